@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved.
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over the first n_b keys of each sample b, in one launch for the whole batch.
+
+Each compute backend needs the lengths said in its own way, and a backend that does not know the
+keyword ignores it silently. So a path is chosen here by the exact class of the backend, and a
+backend without one is refused with the reason.
+
+Fields: B batch, S_q query rows, S_kv key rows, H query heads, H_kv K/V heads, D head_dim.
+NHD is [B, S, H, D], HND is [B, H, S, D].
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...attention_backend import flash_attn4
+from ...attention_backend.flash_attn4 import FlashAttn4Attention
+from ...attention_backend.interface import AttentionBackend
+from ...attention_backend.vanilla import VanillaAttention
+
+# Largest block of attention scores that the blockwise path holds at once, in bytes.
+SCORE_BYTES = 256 << 20
+
+
+@torch.library.custom_op("cosmos3::fa4_key_prefix", mutates_args=())
+def fa4_key_prefix(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_lengths: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """FlashAttention-4 over a key prefix of each sample, as an operator that torch.compile keeps.
+
+    FA4 registers no operator of its own: traced naively, its launch is dropped.
+
+    Args:
+        q: [B, S_q, H, D], float16 or bfloat16.
+        k: [B, S_kv, H_kv, D]; rows past key_lengths[b] must be finite.
+        v: Like k.
+        key_lengths: int32 [B], contiguous, in [0, S_kv]; the kernel does not check bounds.
+        scale: Factor on the logits.
+
+    Returns:
+        Output like q, and the natural-log LSE, float32 [B, H, S_q]. A sample without keys gives
+        output 0 and LSE -inf.
+    """
+    if flash_attn4._flash_attn_fwd is None:
+        raise ImportError(
+            "FlashAttention-4 is not available; install flash-attn-4 or use VANILLA. "
+            f"Import error: {flash_attn4._flash_attn_fwd_import_error}"
+        )
+    # One split: a heuristic choice asks for split-KV on short queries, which SM90 refuses.
+    out, lse, *_ = flash_attn4._flash_attn_fwd(
+        q,
+        k,
+        v,
+        seqused_k=key_lengths,
+        softmax_scale=scale,
+        causal=False,
+        return_lse=True,
+        num_splits=1,
+    )
+    return out, lse
+
+
+@fa4_key_prefix.register_fake
+def _(q, k, v, key_lengths, scale):
+    batch, rows, heads, _ = q.shape
+    return torch.empty_like(q), q.new_empty(batch, heads, rows, dtype=torch.float32)
+
+
+def blockwise_key_prefix(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_lengths: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Plain attention over a key prefix, in blocks of query rows, on any device.
+
+    Scores and softmax are float32, or float64 for float64 inputs. Memory is bounded by
+    SCORE_BYTES, whatever S_kv is.
+
+    Args:
+        q: [B, H, S_q, D].
+        k: [B, H_kv, S_kv, D]; H_kv divides H.
+        v: Like k.
+        key_lengths: Integers [B] in [0, S_kv].
+        scale: Factor on the logits.
+
+    Returns:
+        Output like q, and the natural-log LSE [B, H, S_q] in the dtype of the scores. A sample
+        without keys gives output 0 and LSE -inf.
+    """
+    batch, heads, query_rows, head_dim = q.shape
+    kv_heads, key_rows = k.shape[1], k.shape[2]
+    group = heads // kv_heads
+    score_dtype = torch.promote_types(q.dtype, torch.float32)
+    keys = k.to(score_dtype).transpose(-1, -2)[:, :, None]
+    values = v.to(score_dtype)[:, :, None]
+    past = torch.arange(key_rows, device=k.device) >= key_lengths[:, None]
+    past = past[:, None, None, None, :]
+    queries = q.reshape(batch, kv_heads, group, query_rows, head_dim)
+    out = torch.empty_like(queries)
+    lse = q.new_empty(queries.shape[:-1], dtype=score_dtype)
+    row_bytes = batch * heads * max(key_rows, 1) * score_dtype.itemsize
+    block = max(1, SCORE_BYTES // row_bytes)
+    for start in range(0, query_rows, block):
+        rows = slice(start, min(start + block, query_rows))
+        scores = (queries[..., rows, :].to(score_dtype) * scale) @ keys
+        scores = scores.masked_fill(past, float("-inf"))
+        block_lse = torch.logsumexp(scores, dim=-1)
+        # Without a valid key the LSE is -inf, and -inf - -inf would be NaN: subtract 0 there.
+        shift = torch.where(block_lse.isinf(), torch.zeros_like(block_lse), block_lse)
+        out[..., rows, :] = ((scores - shift[..., None]).exp() @ values).to(q.dtype)
+        lse[..., rows] = block_lse
+    return out.reshape(q.shape), lse.reshape(batch, heads, query_rows)
+
+
+class FlashAttn4KeyPrefix:
+    """Key-prefix attention on the FA4 backend, through seqused_k. Tensors are NHD."""
+
+    sequence_dim = 1
+
+    def __init__(self, backend: FlashAttn4Attention):
+        self.scale = backend.scale
+
+    def forward(self, q, k, v, key_lengths) -> torch.Tensor:
+        """Returns the output [B, S_q, H, D] in q's dtype."""
+        return self.forward_with_lse(q, k, v, key_lengths)[0]
+
+    def forward_with_lse(self, q, k, v, key_lengths) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the output [B, S_q, H, D] in q's dtype and the LSE [B, H, S_q]."""
+        dtype = q.dtype
+        # As the backend does: the GPU kernel knows 16-bit types only.
+        if q.is_cuda and dtype not in (torch.float16, torch.bfloat16):
+            q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
+        out, lse = fa4_key_prefix(q, k, v, key_lengths, self.scale)
+        return out.to(dtype), lse
+
+
+class VanillaKeyPrefix:
+    """Key-prefix attention on the VANILLA backend, through its key-padding mask. Tensors are HND."""
+
+    sequence_dim = 2
+
+    def __init__(self, backend: VanillaAttention):
+        self.backend = backend
+
+    def forward(self, q, k, v, key_lengths) -> torch.Tensor:
+        """Returns the output [B, H, S_q, D] in q's dtype; every sample needs a valid key."""
+        mask = torch.arange(k.shape[2], device=k.device) < key_lengths[:, None]
+        return self.backend.forward(q, k, v, key_padding_mask=mask)
+
+    def forward_with_lse(self, q, k, v, key_lengths) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the output [B, H, S_q, D] in q's dtype and the LSE [B, H, S_q]."""
+        return blockwise_key_prefix(q, k, v, key_lengths, self.backend.scale)
+
+
+_PATHS = {FlashAttn4Attention: FlashAttn4KeyPrefix, VanillaAttention: VanillaKeyPrefix}
+
+
+def key_prefix_attention(backend: AttentionBackend):
+    """Returns the key-prefix attention for a compute backend.
+
+    Raises:
+        ValueError: The backend has no way to be told key lengths. It would drop them silently
+            and attend to padding.
+    """
+    # The exact class: a subclass may override forward and lose the lengths.
+    path = _PATHS.get(type(backend))
+    if path is None:
+        raise ValueError(
+            f"attention backend {type(backend).__name__} takes no key lengths, so padded text "
+            "would silently count in Cosmos3's softmax; use FA4 or VANILLA."
+        )
+    return path(backend)
