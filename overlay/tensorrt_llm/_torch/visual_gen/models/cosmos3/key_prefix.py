@@ -134,7 +134,7 @@ class FlashAttn4KeyPrefix:
 
 
 class VanillaKeyPrefix:
-    """Key-prefix attention on the VANILLA backend, through its key-padding mask. Tensors are HND."""
+    """Key-prefix attention on the VANILLA backend, through a key-padding mask. Tensors are HND."""
 
     sequence_dim = 2
 

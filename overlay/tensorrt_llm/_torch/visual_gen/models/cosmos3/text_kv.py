@@ -18,6 +18,7 @@ D head_dim.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional, Sequence
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Prompts of similar length share shapes, and with them kernels, graphs and compiled code.
 TEXT_BUCKET = 128
+
+_serials = itertools.count()
 
 
 def read_text_lengths(text_mask: torch.Tensor) -> tuple[int, ...]:
@@ -152,6 +155,13 @@ class TextKV:
 
     Lengths travel with the tensors they describe, because callers keep several of these and
     swap them by plain assignment (the transfer pipeline does, for each guidance branch).
+
+    Attributes:
+        keys: One [B, T, H_kv / ulysses_size, D] tensor for each layer, zeros past each length.
+        values: Like keys.
+        lengths: B prompt lengths in tokens.
+        layout: This rank's share of the keys.
+        serial: Number of this text in the process, never used again.
     """
 
     def __init__(
@@ -165,6 +175,7 @@ class TextKV:
         self.values = values
         self.lengths = lengths
         self.layout = layout
+        self.serial = next(_serials)
         self._views: dict[int, tuple[TextKVView, ...]] = {}
 
     @classmethod
