@@ -72,8 +72,8 @@ class TextAttention(AttentionBackend):
         Returns:
             Output like q. Rows that pad the video get finite values that nobody reads.
         """
-        k, v = self._append_text(k, v, text, attention_mask)
-        return self.key_prefix.forward(q, k, v, text.key_lengths)
+        self._require_full(attention_mask)
+        return self.key_prefix.forward(q, k, v, text)
 
     def forward_with_lse(
         self,
@@ -86,23 +86,17 @@ class TextAttention(AttentionBackend):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Like forward, and returns the natural-log LSE [B, H, S_q] too."""
-        k, v = self._append_text(k, v, text, attention_mask)
-        return self.key_prefix.forward_with_lse(q, k, v, text.key_lengths)
+        self._require_full(attention_mask)
+        return self.key_prefix.forward_with_lse(q, k, v, text)
 
-    def _append_text(self, k, v, text, attention_mask):
+    @staticmethod
+    def _require_full(attention_mask) -> None:
         # The mask enum's module moves between revisions, its value names do not.
         if getattr(attention_mask, "name", "FULL") != "FULL":
             raise ValueError(
                 f"attention_mask {attention_mask} with appended text; generation attends to all "
                 "of its keys, so pass FULL."
             )
-        dim = self.key_prefix.sequence_dim
-        text_k, text_v = text.k, text.v
-        if dim == 2:
-            text_k, text_v = text_k.transpose(1, 2), text_v.transpose(1, 2)
-        k = torch.cat([k.narrow(dim, 0, text.video_rows), text_k], dim=dim)
-        v = torch.cat([v.narrow(dim, 0, text.video_rows), text_v], dim=dim)
-        return k, v
 
 
 def install_text_attention(attn: AttentionBackend) -> AttentionBackend:

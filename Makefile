@@ -1,0 +1,62 @@
+# Exact text K/V for Cosmos3 in TensorRT-LLM VisualGen. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Set PYTHON to use an interpreter that has the packages already; nothing is installed then.
+PYTHON ?= .venv/bin/python
+BOOTSTRAP_PYTHON ?= python3
+TRTLLM_DIR ?=
+ARGS ?=
+export PYTHONPATH := scripts$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+ifeq ($(PYTHON),.venv/bin/python)
+ENV := .venv/.installed
+endif
+
+##@ The main job
+.PHONY: parity
+parity: $(ENV) ## Run the two prompts on one rank and on several, fixed and unfixed; ARGS="--ranks 4 --help"
+	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir $(TRTLLM_DIR)) $(ARGS)
+
+.PHONY: test
+test: $(ENV) ## Run all tests that this machine can run, cheapest first
+	$(PYTHON) -m pytest tests/static tests/cpu tests/patchset tests/gloo tests/gpu $(ARGS)
+
+##@ The patch set
+.PHONY: check apply unapply check-upstream overlay overlay-status pr export
+check: ## Check patches/ offline against the pin's line hashes (no torch needed)
+	$(BOOTSTRAP_PYTHON) -m patchset check $(ARGS)
+apply: ## Apply patches/ to TRTLLM_DIR, or to a fresh sparse clone under build/
+	$(BOOTSTRAP_PYTHON) -m patchset apply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+unapply: ## Restore the checkout that apply changed
+	$(BOOTSTRAP_PYTHON) -m patchset unapply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+check-upstream: ## Tell hunk by hunk whether the series fits another commit: REF=main
+	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref $(REF)) $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+overlay: ## Make an import overlay for an installed TensorRT-LLM wheel, without writing to it
+	$(BOOTSTRAP_PYTHON) -m patchset overlay $(ARGS)
+overlay-status: ## Say which overlay is active, for which file and digest
+	$(BOOTSTRAP_PYTHON) -m patchset overlay-status $(ARGS)
+pr: ## Prepare the branch and the cover text of the upstream pull request
+	$(BOOTSTRAP_PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+export: ## Regenerate the patch of new modules from overlay/
+	$(BOOTSTRAP_PYTHON) -m patchset export $(ARGS)
+
+##@ Housekeeping
+.PHONY: env lint clean help
+env: $(ENV) ## Install the locked packages into .venv (done by parity and test too)
+lint: $(ENV) ## Check and format-check with ruff
+	$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
+clean: ## Remove build/ and caches, but not .venv
+	rm -rf build .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+.venv/.installed: requirements.lock
+	@$(BOOTSTRAP_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and \
+	  "python3 is %d.%d; set BOOTSTRAP_PYTHON to 3.10 or newer" % sys.version_info[:2])'
+	@$(BOOTSTRAP_PYTHON) -m venv .venv || { echo "no venv module: install python3-venv, or set PYTHON" >&2; exit 2; }
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
