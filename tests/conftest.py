@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the embedded host on the path, says what this machine cannot run, and keeps the ranks."""
+
+import importlib.util
+import os
+
+import hostpath
+import pytest
+
+# Before any test module imports tensorrt_llm.
+_ROOTS = hostpath.activate()
+
+
+def _cuda_devices() -> int:
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def pytest_report_header():
+    kernels = "plain-torch kernels" if _ROOTS[-1].name == "cpu_kernels" else "flash-attn-4"
+    lines = [f"host: embedded, FA4 served by {kernels}; {os.cpu_count()} CPU cores"]
+    devices = _cuda_devices()
+    if devices < 2:
+        lines.append(f"SKIPPED HERE: gpu tests that need more than {devices} CUDA devices")
+    return lines
+
+
+def pytest_runtest_setup(item):
+    marker = item.get_closest_marker("gpu")
+    if marker:
+        needed = marker.args[0] if marker.args else 1
+        found = _cuda_devices()
+        if found < needed:
+            pytest.skip(f"needs {needed} CUDA device(s), found {found}")
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """Worker processes with a gloo process group; see support.ranks.Ranks."""
+    from support.ranks import Ranks
+
+    workers = Ranks()
+    yield workers
+    workers.close()
