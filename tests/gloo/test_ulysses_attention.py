@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""One attention on P Ulysses ranks, against one rank and against float64 per-sample attention.
+
+Fields: B batch, S video rows, P ranks, H query heads, H_kv K/V heads, D head_dim.
+"""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from support import attend
+from support.cases import LENGTHS, POISON, AttentionCase, Layout
+from support.reference import padded_attention, per_sample_attention
+from support.tiers import (
+    REDUCTION_ORDER,
+    assert_bitwise,
+    assert_sees_the_bug,
+    assert_within,
+)
+
+pytestmark = pytest.mark.gloo
+
+# Nothing, one row and almost a whole rank of padding, whatever the rank count.
+VIDEO_ROWS = (27, 28, 63)
+# Grouped-query and plain heads; those fit whose K/V heads P divides.
+HEADS = ((8, 4), (8, 2), (16, 8), (8, 8))
+
+
+def _cases() -> list:
+    cases = []
+    for size, (name, lengths), rows in itertools.product((2, 4, 8), LENGTHS.items(), VIDEO_ROWS):
+        for heads, kv_heads in HEADS:
+            if kv_heads % size == 0:
+                case = AttentionCase(
+                    layout=Layout(ulysses=size),
+                    lengths=lengths,
+                    video_rows=rows,
+                    heads=heads,
+                    kv_heads=kv_heads,
+                )
+                name_of = f"{case.layout}-{name}-video{rows}-heads{heads}x{kv_heads}"
+                cases.append(pytest.param(case, id=name_of))
+    return cases
+
+
+def _variants(case: AttentionCase) -> list[AttentionCase]:
+    return [
+        dataclasses.replace(case, backend=backend, dtype=dtype)
+        for backend in ("VANILLA", "FA4")
+        for dtype in (torch.float32, torch.float64)
+    ]
+
+
+def _logic_fixed_and_unfixed(rank: int, case: AttentionCase) -> list[tuple]:
+    """One pair of outputs for each variant: one message to the ranks for all of them."""
+    return [(attend.exact(rank, c), attend.unfixed(rank, c)) for c in _variants(case)]
+
+
+def _logic_exact(rank: int, case: AttentionCase, fill: float) -> torch.Tensor:
+    return attend.exact(rank, case, fill)
+
+
+def _reference(case: AttentionCase) -> torch.Tensor:
+    drawn = case.tensors()
+    return per_sample_attention(
+        *(drawn[name] for name in ("q", "k", "v", "text_k", "text_v")), case.lengths
+    )[0]
+
+
+def _is_padded(case: AttentionCase) -> bool:
+    size = case.layout.sequence_size
+    return bool(case.video_rows % size or max(case.lengths) % size or len(set(case.lengths)) > 1)
+
+
+@pytest.mark.parametrize("case", _cases())
+def test_ulysses_attention_output_vs_per_sample(ranks, case):
+    shards = ranks.run(case.layout.world_size, _logic_fixed_and_unfixed, case)
+    assert _is_padded(case), "the unfixed path would be right: the test would be blind"
+    for index, variant in enumerate(_variants(case)):
+        bound = REDUCTION_ORDER[variant.dtype]
+        expected = _reference(variant)
+        fixed, unfixed = (
+            attend.gathered(case, [shard[index][which] for shard in shards]) for which in (0, 1)
+        )
+        assert_within(fixed, expected, bound, str(variant))
+        assert_sees_the_bug(unfixed, expected, bound)
+        # What the unfixed ranks compute is the bug as the contract describes it, not another.
+        drawn = variant.tensors()
+        names = ("q", "k", "v", "text_k", "text_v")
+        padded = padded_attention(
+            *(drawn[name] for name in names), case.lengths, case.layout.sequence_size
+        )
+        assert_within(unfixed, padded, bound, f"unfixed {variant}")
+
+
+@pytest.mark.parametrize("size", [2, 4, 8], ids="ulysses{}".format)
+@pytest.mark.parametrize("backend", ["VANILLA", "FA4"], ids=["vanilla", "fa4"])
+def test_ulysses_attention_poisoned_video_tail_vs_zeros(ranks, backend, size):
+    """From the second layer on the rows that pad the video are not zero: they must not matter."""
+    case = AttentionCase(
+        layout=Layout(ulysses=size), heads=8, kv_heads=8, backend=backend, dtype=torch.float32
+    )
+    clean, poisoned = (
+        attend.gathered(case, ranks.run(size, _logic_exact, case, fill)) for fill in (0.0, POISON)
+    )
+    assert_bitwise(poisoned, clean, "poisoned video tail")
+
+
+def test_ulysses_attention_unfixed_without_padding_vs_per_sample(ranks):
+    """The control: where nothing is padded the unfixed path is right, so padding is the bug."""
+    case = AttentionCase(layout=Layout(ulysses=2), lengths=(14, 14), video_rows=28)
+    assert not _is_padded(case)
+    shards = ranks.run(2, _logic_fixed_and_unfixed, case)
+    for index, variant in enumerate(_variants(case)):
+        for which in (0, 1):
+            found = attend.gathered(case, [shard[index][which] for shard in shards])
+            bound = REDUCTION_ORDER[variant.dtype]
+            assert_within(found, _reference(variant), bound, str(variant))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 9])
+def test_ulysses_attention_few_rows_vs_per_sample(ranks, rows):
+    """Fewer rows than ranks: most ranks hold nothing but padding before the exchange."""
+    case = AttentionCase(layout=Layout(ulysses=8), video_rows=rows, heads=8, kv_heads=8)
+    found = attend.gathered(case, ranks.run(8, _logic_exact, case, POISON))
+    assert_within(found, _reference(case), REDUCTION_ORDER[case.dtype], f"{rows} rows")
