@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-in for the configuration that a VisualGen transformer is built from."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tensorrt_llm.mapping import Mapping
+from tensorrt_llm.models.modeling_utils import QuantConfig
+from tensorrt_llm.visual_gen.args import AttentionConfig
+
+
+@dataclass
+class DiffusionModelConfig:
+    """What a transformer reads when it is built.
+
+    Attributes:
+        pretrained_config: the fields of the diffusers ``config.json``.
+        attention: which attention runs.
+        visual_gen_mapping: the parallel layout; None for one process.
+        mapping: the tensor-parallel group, as linear layers read it.
+        quant_config: "no quantisation".
+        torch_dtype: of weights and activations.
+        skip_create_weights_in_init: leave the allocation of linear weights to their loading.
+        force_dynamic_quantization: must be False.
+        allreduce_strategy: chooses kernels upstream, nothing here.
+        component_name: for messages.
+        attention_metadata_state: kept for backends that cache metadata; unused here.
+    """
+
+    pretrained_config: Any = field(default_factory=SimpleNamespace)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    visual_gen_mapping: Any = None
+    mapping: Mapping = field(default_factory=Mapping)
+    quant_config: QuantConfig = field(default_factory=QuantConfig)
+    torch_dtype: torch.dtype = torch.bfloat16
+    skip_create_weights_in_init: bool = False
+    force_dynamic_quantization: bool = False
+    allreduce_strategy: Any = None
+    component_name: str = "transformer"
+    attention_metadata_state: Any = None
+
+    @classmethod
+    def from_diffusers(
+        cls,
+        config: dict[str, Any],
+        *,
+        backend: str = "VANILLA",
+        dtype: torch.dtype = torch.float32,
+        visual_gen_mapping: Any = None,
+    ) -> "DiffusionModelConfig":
+        """Build from a diffusers ``config.json``'s fields and a parallel layout.
+
+        Args:
+            config: diffusers' field names and values; what is left out takes the model's default.
+            backend: name of the attention backend.
+            dtype: of weights and activations.
+            visual_gen_mapping: a ``VisualGenMapping``; None for one process.
+        """
+        vgm = visual_gen_mapping
+        return cls(
+            pretrained_config=SimpleNamespace(**config),
+            attention=AttentionConfig(backend=backend),
+            visual_gen_mapping=vgm,
+            mapping=vgm.to_llm_mapping() if vgm is not None else Mapping(),
+            torch_dtype=dtype,
+        )

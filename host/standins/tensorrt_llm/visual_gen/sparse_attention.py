@@ -1,0 +1,7 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-in for VisualGen's sparse attention settings: a type to name, with no behaviour."""
+
+
+class BaseSparseAttentionConfig:
+    """Base of the settings that select sparse attention; the host refuses every one."""

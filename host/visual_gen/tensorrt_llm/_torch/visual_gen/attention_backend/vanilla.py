@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""The VANILLA backend: torch's scaled_dot_product_attention.
+
+Legend: B batch, S_q query rows, S_kv key rows, H query heads, H_kv key heads, D head width.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from tensorrt_llm._torch.attention.backends.interface import PredefinedAttentionMask
+
+from .interface import AttentionBackend, AttentionTensorLayout
+
+
+class VanillaAttention(AttentionBackend):
+    """Grouped-query attention through SDPA, in HND, without LSE."""
+
+    def __init__(
+        self,
+        layer_idx: int = 0,
+        num_heads: int = 8,
+        head_dim: int = 64,
+        num_kv_heads: int | None = None,
+        **kwargs,
+    ) -> None:
+        """Remember the head counts of this rank."""
+        self.layer_idx = layer_idx
+        self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.head_dim = head_dim
+        self.scale = head_dim**-0.5
+
+    @property
+    def preferred_layout(self) -> AttentionTensorLayout:
+        """HND."""
+        return AttentionTensorLayout.HND
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        attention_mask: PredefinedAttentionMask = PredefinedAttentionMask.FULL,
+        key_padding_mask: torch.Tensor | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """Attend.
+
+        Args:
+            q: [B, H, S_q, D].
+            k: [B, H_kv, S_kv, D].
+            v: like ``k``.
+            attention_mask: CAUSAL (S_q == S_kv) or FULL.
+            key_padding_mask: bool [B, S_kv], True for a key that counts; not with CAUSAL.
+            **kwargs: ignored.
+
+        Returns:
+            [B, H, S_q, D] in q's dtype.
+
+        Raises:
+            ValueError: a mask that this backend cannot combine.
+        """
+        causal = attention_mask == PredefinedAttentionMask.CAUSAL
+        if causal and (key_padding_mask is not None or q.shape[2] != k.shape[2]):
+            raise ValueError(
+                f"CAUSAL with S_q={q.shape[2]}, S_kv={k.shape[2]} and "
+                f"key_padding_mask={'given' if key_padding_mask is not None else None}: "
+                "VANILLA takes CAUSAL for equal lengths and without a mask only"
+            )
+        mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, scale=self.scale, enable_gqa=True
+        )

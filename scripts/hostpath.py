@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Put the embedded host and the overlay on the import path of this process and its children."""
+
+import importlib.machinery
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def roots(flash_attn: str = "auto") -> list[Path]:
+    """Return the import roots in the order in which they are searched.
+
+    Args:
+        flash_attn: "auto" takes the real package if it is installed and a GPU is there, else the
+            plain-torch kernels; "cpu" forces the latter, "real" the former.
+
+    Raises:
+        ValueError: another value, or "real" where the package is not installed.
+    """
+    if flash_attn not in ("auto", "cpu", "real"):
+        raise ValueError(f"flash_attn={flash_attn!r}; expected 'auto', 'cpu' or 'real'")
+    paths = [ROOT / "overlay", ROOT / "host" / "visual_gen", ROOT / "host" / "standins"]
+    if flash_attn != "cpu" and _real_flash_attn():
+        import torch
+
+        if flash_attn == "real" or torch.cuda.is_available():
+            return paths
+    elif flash_attn == "real":
+        raise ValueError(
+            "flash_attn='real', but no flash-attn-4 is installed; install it or use 'cpu'"
+        )
+    return [*paths, ROOT / "host" / "cpu_kernels"]
+
+
+def _real_flash_attn() -> bool:
+    # Looked up without importing it: its import compiles and reads switches that the backend sets.
+    kernels = str(ROOT / "host" / "cpu_kernels")
+    elsewhere = [path for path in sys.path if path != kernels]
+    spec = importlib.machinery.PathFinder.find_spec("flash_attn", elsewhere)
+    places = spec.submodule_search_locations if spec is not None else None
+    return any((Path(place) / "cute" / "interface.py").is_file() for place in places or ())
+
+
+def activate(flash_attn: str = "auto") -> list[Path]:
+    """Make ``import tensorrt_llm...`` find the overlay and the host, here and in children.
+
+    Sets ``sys.path``, ``PYTHONPATH`` and ``TLLM_DISABLE_MPI=1``. Calling it again changes nothing.
+
+    Returns:
+        The roots, first searched first.
+    """
+    paths = roots(flash_attn)
+    ours = [str(p) for p in paths]
+    sys.path[:] = ours + [p for p in sys.path if p not in ours]
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    os.environ["PYTHONPATH"] = os.pathsep.join(ours + [p for p in inherited if p not in ours])
+    os.environ["TLLM_DISABLE_MPI"] = "1"
+    return paths
