@@ -10,7 +10,7 @@ import torch
 from support import reference, tiers
 
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import key_prefix
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
 
@@ -123,9 +123,10 @@ def test_fa4_bitwise_vs_dense_launch_per_sample(heads, lengths):
 
 @pairs
 def test_vanilla_folds_text_vs_mask(lengths, monkeypatch):
+    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
     case = Case("VANILLA", lengths, (8, 2), rows=1000)
     folded = case.run()
-    monkeypatch.setattr(key_prefix, "folds_text", lambda q, text: False)
+    case.adapter.key_prefix.folds_text = lambda q, text: False
     masked = case.run()
     expected, _ = reference.per_sample_attention(*case.valid(), lengths)
     own = tiers.worst_sample(masked.cpu(), expected)
@@ -154,7 +155,8 @@ def test_text_attention_zero_valid_keys_vs_definition(backend):
 
 
 @backends
-def test_text_attention_repeats_bitwise(backend):
+def test_text_attention_repeats_bitwise(backend, monkeypatch):
+    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
     case = Case(backend, (63, 703), (8, 2), rows=500)
     first = case.run()
     for _ in range(1000):
@@ -171,7 +173,8 @@ def test_text_attention_short_query_vs_float64(backend):
 
 
 @backends
-def test_text_attention_compiled_bitwise_vs_eager(backend):
+def test_text_attention_compiled_bitwise_vs_eager(backend, monkeypatch):
+    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
     case = Case(backend, (30, 700), (8, 2))
     torch._dynamo.reset()
 
@@ -193,7 +196,8 @@ def test_text_attention_compiled_bitwise_vs_eager(backend):
 
 
 @backends
-def test_text_attention_graph_reads_lengths_at_replay(backend):
+def test_text_attention_graph_reads_lengths_at_replay(backend, monkeypatch):
+    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
     case = Case(backend, (30, 700), (8, 2))
     case.run()
     torch.cuda.synchronize()

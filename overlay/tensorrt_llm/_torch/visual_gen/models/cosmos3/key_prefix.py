@@ -18,20 +18,17 @@ from ...attention_backend import flash_attn4
 from ...attention_backend.flash_attn4 import FlashAttn4Attention
 from ...attention_backend.interface import AttentionBackend
 from ...attention_backend.vanilla import VanillaAttention
-from .fold_text import attend_and_fold_text, folds_text
+from .fold_text import FoldingChoice, attend_and_fold_text
 from .text_kv import TextKVView
 
 # Largest block of attention scores that the blockwise path holds at once, in bytes.
 SCORE_BYTES = 256 << 20
 
 
-@torch.library.custom_op("cosmos3::fa4_key_prefix", mutates_args=())
-def fa4_key_prefix(
+def _fa4_key_prefix(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_lengths: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """FlashAttention-4 over a key prefix of each sample, as an operator that torch.compile keeps.
-
-    FA4 registers no operator of its own: traced naively, its launch is dropped.
+    """FlashAttention-4 over a key prefix of each sample.
 
     Args:
         q: [B, S_q, H, D], float16 or bfloat16.
@@ -61,6 +58,13 @@ def fa4_key_prefix(
         num_splits=1,
     )
     return out, lse
+
+
+# FA4 registers no operator of its own: traced naively by torch.compile, its launch is dropped.
+# Eager calls do without the operator's dispatch.
+fa4_key_prefix = torch.library.custom_op(
+    "cosmos3::fa4_key_prefix", _fa4_key_prefix, mutates_args=()
+)
 
 
 @fa4_key_prefix.register_fake
@@ -130,10 +134,10 @@ def append_text(
     text_k, text_v = text.k, text.v
     if sequence_dim == 2:
         text_k, text_v = text_k.transpose(1, 2), text_v.transpose(1, 2)
-    return (
-        torch.cat([k.narrow(sequence_dim, 0, text.video_rows), text_k], dim=sequence_dim),
-        torch.cat([v.narrow(sequence_dim, 0, text.video_rows), text_v], dim=sequence_dim),
-    )
+    if k.shape[sequence_dim] != text.video_rows:
+        k = k.narrow(sequence_dim, 0, text.video_rows)
+        v = v.narrow(sequence_dim, 0, text.video_rows)
+    return torch.cat((k, text_k), sequence_dim), torch.cat((v, text_v), sequence_dim)
 
 
 class FlashAttn4KeyPrefix:
@@ -153,7 +157,8 @@ class FlashAttn4KeyPrefix:
         # As the backend does: the GPU kernel knows 16-bit types only.
         if q.is_cuda and dtype not in (torch.float16, torch.bfloat16):
             q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
-        out, lse = fa4_key_prefix(q, k, v, text.key_lengths, self.scale)
+        attend = fa4_key_prefix if torch.compiler.is_compiling() else _fa4_key_prefix
+        out, lse = attend(q, k, v, text.key_lengths, self.scale)
         return out.to(dtype), lse
 
 
@@ -167,11 +172,11 @@ class VanillaKeyPrefix:
 
     def __init__(self, backend: VanillaAttention):
         self.backend = backend
+        self.folds_text = FoldingChoice()
 
     def forward(self, q, k, v, text: TextKVView) -> torch.Tensor:
         """Returns the output [B, H, S_q, D] in q's dtype; every sample needs a valid key."""
-        if folds_text(q, text):
-            k, v = (x.narrow(2, 0, text.video_rows) for x in (k, v))
+        if self.folds_text(q, text):
             return attend_and_fold_text(q, k, v, text, self.backend.scale)
         k, v = append_text(k, v, text, sequence_dim=2)
         mask = torch.arange(k.shape[2], device=k.device) < text.key_lengths[:, None]
