@@ -140,7 +140,8 @@ def flash_attn_combine(
     given = [name for name, value in unsupported.items() if value is not None]
     if given:
         raise ValueError(f"the CPU double of flash_attn_combine does not take {', '.join(given)}")
-    wide = _wide(out_partial.dtype)
+    # In float64, so that a float64 model loses what its partial outputs lost and no more.
+    lse_dtype, wide = lse_partial.dtype, torch.float64
     lse_partial = lse_partial.to(wide)
     total = torch.logsumexp(lse_partial, dim=0)
     shift = total.masked_fill(total == -math.inf, 0.0)
@@ -149,4 +150,4 @@ def flash_attn_combine(
     combined = combined.to(out_partial.dtype if out_dtype is None else out_dtype)
     if out is not None:
         combined = out.copy_(combined)
-    return combined, (total if return_lse else None)
+    return combined, (total.to(lse_dtype) if return_lse else None)

@@ -423,6 +423,9 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         exponent = torch.arange(0, settings.head_dim, 2, dtype=torch.float32, device="cpu")
         self.inv_freq = 1.0 / (settings.rope_theta ** (exponent / settings.head_dim))
 
+        # Tables with audio and action rows, kept with the text that they belong to: callers save
+        # and restore cached_kv and cached_freqs_gen, and a captured graph reads these by address.
+        self._combined = weakref.WeakKeyDictionary()
         self.reset_cache()
         if text_kv == "exact":
             install_text_graph_key(self)
@@ -458,9 +461,6 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         self.cached_freqs_gen: Freqs | None = None
         self.cached_freqs_gen_combined: Freqs | None = None
         self.domain_ids_validated = False
-        # Tables with audio and action rows, kept with the text that they belong to: callers swap
-        # cached_kv and cached_freqs_gen by assignment, and a captured graph reads these by address.
-        self._combined = weakref.WeakKeyDictionary()
 
     def register_cuda_graph_extra_key_fns(self, runner) -> None:
         """Tell a graph runner what else than shapes decides a forward; nothing but the text does.
