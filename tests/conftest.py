@@ -8,6 +8,10 @@ import os
 import hostpath
 import pytest
 
+# Tiny tensors gain nothing from threads, and lose much where processes outnumber the cores.
+# Read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Before any test module imports tensorrt_llm.
 _ROOTS = hostpath.activate()
 

@@ -12,11 +12,10 @@ import pytest
 import torch
 from support import attend
 from support.cases import LENGTHS, POISON, AttentionCase, Layout
-from support.reference import padded_attention, per_sample_attention
+from support.checks import attention_reference, check_attention, is_padded
 from support.tiers import (
     REDUCTION_ORDER,
     assert_bitwise,
-    assert_sees_the_bug,
     assert_within,
 )
 
@@ -53,46 +52,15 @@ def _variants(case: AttentionCase) -> list[AttentionCase]:
     ]
 
 
-def _logic_fixed_and_unfixed(rank: int, case: AttentionCase) -> list[tuple]:
-    """One pair of outputs for each variant: one message to the ranks for all of them."""
-    return [(attend.exact(rank, c), attend.unfixed(rank, c)) for c in _variants(case)]
-
-
 def _logic_exact(rank: int, case: AttentionCase, fill: float) -> torch.Tensor:
     return attend.exact(rank, case, fill)
 
 
-def _reference(case: AttentionCase) -> torch.Tensor:
-    drawn = case.tensors()
-    return per_sample_attention(
-        *(drawn[name] for name in ("q", "k", "v", "text_k", "text_v")), case.lengths
-    )[0]
-
-
-def _is_padded(case: AttentionCase) -> bool:
-    size = case.layout.sequence_size
-    return bool(case.video_rows % size or max(case.lengths) % size or len(set(case.lengths)) > 1)
-
-
 @pytest.mark.parametrize("case", _cases())
 def test_ulysses_attention_output_vs_per_sample(ranks, case):
-    shards = ranks.run(case.layout.world_size, _logic_fixed_and_unfixed, case)
-    assert _is_padded(case), "the unfixed path would be right: the test would be blind"
-    for index, variant in enumerate(_variants(case)):
-        bound = REDUCTION_ORDER[variant.dtype]
-        expected = _reference(variant)
-        fixed, unfixed = (
-            attend.gathered(case, [shard[index][which] for shard in shards]) for which in (0, 1)
-        )
-        assert_within(fixed, expected, bound, str(variant))
-        assert_sees_the_bug(unfixed, expected, bound)
-        # What the unfixed ranks compute is the bug as the contract describes it, not another.
-        drawn = variant.tensors()
-        names = ("q", "k", "v", "text_k", "text_v")
-        padded = padded_attention(
-            *(drawn[name] for name in names), case.lengths, case.layout.sequence_size
-        )
-        assert_within(unfixed, padded, bound, f"unfixed {variant}")
+    assert is_padded(case.layout, case.lengths, case.video_rows), "blind: nothing is padded"
+    for variant in _variants(case):
+        check_attention(ranks.run, variant)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8], ids="ulysses{}".format)
@@ -108,16 +76,12 @@ def test_ulysses_attention_poisoned_video_tail_vs_zeros(ranks, backend, size):
     assert_bitwise(poisoned, clean, "poisoned video tail")
 
 
-def test_ulysses_attention_unfixed_without_padding_vs_per_sample(ranks):
-    """The control: where nothing is padded the unfixed path is right, so padding is the bug."""
+def test_ulysses_attention_nothing_padded_vs_per_sample(ranks):
+    """The control: here the unfixed path is right too, so what the others see is padding."""
     case = AttentionCase(layout=Layout(ulysses=2), lengths=(14, 14), video_rows=28)
-    assert not _is_padded(case)
-    shards = ranks.run(2, _logic_fixed_and_unfixed, case)
-    for index, variant in enumerate(_variants(case)):
-        for which in (0, 1):
-            found = attend.gathered(case, [shard[index][which] for shard in shards])
-            bound = REDUCTION_ORDER[variant.dtype]
-            assert_within(found, _reference(variant), bound, str(variant))
+    assert not is_padded(case.layout, case.lengths, case.video_rows)
+    for variant in _variants(case):
+        check_attention(ranks.run, variant)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 9])
@@ -125,4 +89,4 @@ def test_ulysses_attention_few_rows_vs_per_sample(ranks, rows):
     """Fewer rows than ranks: most ranks hold nothing but padding before the exchange."""
     case = AttentionCase(layout=Layout(ulysses=8), video_rows=rows, heads=8, kv_heads=8)
     found = attend.gathered(case, ranks.run(8, _logic_exact, case, POISON))
-    assert_within(found, _reference(case), REDUCTION_ORDER[case.dtype], f"{rows} rows")
+    assert_within(found, attention_reference(case), REDUCTION_ORDER[case.dtype], f"{rows} rows")

@@ -18,6 +18,13 @@ REDUCTION_ORDER = {torch.float32: 5e-6, torch.float64: 1e-12}
 # model's dtype is: 2^-25 of rounding for each combination, measured at 3e-8.
 REDUCTION_ORDER_ATTENTION2D = {torch.float32: 5e-6, torch.float64: 1e-7}
 
+
+def reduction_order(layout, dtype: torch.dtype) -> float:
+    """The bound of tier 2 for a layout (support.cases.Layout)."""
+    mesh = layout.rows * layout.cols > 1
+    return (REDUCTION_ORDER_ATTENTION2D if mesh else REDUCTION_ORDER)[dtype]
+
+
 # Tier 3, against float32: 16-bit noise is as large as one leaked key, so a 16-bit path is judged
 # by its error against the float64 reference: at most this many times what the plain single-GPU
 # loop in the same dtype has.

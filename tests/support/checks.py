@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exactness checks, apart from the tests, so that seeded faults can be put through them too.
+
+Each takes `run(world_size, function, *args)`, which is Ranks.run or one that breaks the code in
+the ranks first, and raises ToleranceError when numbers are off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+from cosmos3_weights import init_random_weights
+
+from support import attend
+from support.cases import AttentionCase, Layout
+from support.model import ModelCase, run_oracle
+from support.reference import padded_attention, per_sample_attention
+from support.tiers import (
+    ToleranceError,
+    assert_bitwise,
+    assert_sees_the_bug,
+    assert_within,
+    reduction_order,
+)
+from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
+from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import Cosmos3VFMTransformer
+
+# diffusers keeps the timestep's features and the norms' variances in float32 in a float64 model.
+AGAINST_ORACLE = {torch.float32: 5e-6, torch.float64: 1e-6}
+
+_NAMES = ("q", "k", "v", "text_k", "text_v")
+
+
+def is_padded(layout: Layout, lengths: tuple[int, ...], video_rows: int) -> bool:
+    """Whether the unfixed path has any padding to count."""
+    size = layout.sequence_size
+    return bool(video_rows % size or max(lengths) % size or len(set(lengths)) > 1)
+
+
+def attention_reference(case: AttentionCase) -> torch.Tensor:
+    drawn = case.tensors()
+    return per_sample_attention(*(drawn[name] for name in _NAMES), case.lengths)[0]
+
+
+def _logic_attention(rank: int, case: AttentionCase) -> tuple[torch.Tensor, torch.Tensor]:
+    return attend.exact(rank, case), attend.unfixed(rank, case)
+
+
+def check_attention(run: Callable, case: AttentionCase) -> None:
+    """P ranks attend exactly; the unfixed path on the same ranks is the bug, and is seen."""
+    shards = run(case.layout.world_size, _logic_attention, case)
+    fixed, unfixed = (attend.gathered(case, [s[which] for s in shards]) for which in (0, 1))
+    bound, expected = reduction_order(case.layout, case.dtype), attention_reference(case)
+    assert_within(fixed, expected, bound, f"{case} against per-sample attention")
+    if not is_padded(case.layout, case.lengths, case.video_rows):
+        # The control: where nothing is padded the unfixed path is right, so padding is the bug.
+        assert_within(unfixed, expected, bound, f"unfixed {case} without padding")
+        return
+    assert_sees_the_bug(unfixed, expected, bound)
+    # What the unfixed ranks compute is the bug as the contract describes it, not another one.
+    drawn = case.tensors()
+    padded = padded_attention(
+        *(drawn[name] for name in _NAMES), case.lengths, case.layout.sequence_size
+    )
+    assert_within(unfixed, padded, bound, f"unfixed {case} against padded attention")
+
+
+@functools.lru_cache(maxsize=24)
+def _host(model, overrides, layout, backend, dtype, seed, rank, group, text_kv):
+    case = ModelCase(model, overrides, layout, backend=backend, dtype=dtype, seed=seed)
+    config = DiffusionModelConfig.from_diffusers(
+        case.config,
+        backend=backend,
+        dtype=dtype,
+        visual_gen_mapping=attend.mapping(layout, rank) if layout.world_size > 1 else None,
+    )
+    transformer = Cosmos3VFMTransformer(config, text_kv=text_kv)
+    init_random_weights(transformer, seed)
+    return transformer
+
+
+def host(case: ModelCase, rank: int = 0, text_kv: str = "exact") -> Cosmos3VFMTransformer:
+    """The host's transformer with an empty cache. A model serves all cases that differ in inputs.
+
+    Making the process groups of a layout and the weights costs more than a forward.
+    """
+    transformer = _host(
+        case.model,
+        case.overrides,
+        case.layout,
+        case.backend,
+        case.dtype,
+        case.seed,
+        rank,
+        dist.group.WORLD if dist.is_initialized() else None,
+        text_kv,
+    )
+    transformer.reset_cache()
+    return transformer
+
+
+def velocities(transformer, case: ModelCase) -> dict[str, torch.Tensor]:
+    """Velocities by modality, those of given frames and actions zeroed."""
+    output = transformer(**case.inputs())
+    found = {name: getattr(output, name) for name in ("video", "audio", "action")}
+    return case.noisy_only({name: x for name, x in found.items() if x is not None})
+
+
+def _logic_transformer(rank: int, case: ModelCase) -> tuple:
+    return (
+        velocities(host(case, rank), case),
+        velocities(host(case, rank, "padded"), case),
+        # In the same process: a fault in the code shows in both, and only the oracle tells.
+        velocities(host(case.single()), case) if rank == 0 else None,
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def oracle(case: ModelCase) -> dict[str, torch.Tensor]:
+    """diffusers' velocities. They depend on neither layout nor backend: pass a plain case."""
+    return run_oracle(case)
+
+
+def sequence_rows(case: ModelCase) -> int:
+    """Rows of the generation sequence: controls, video, sound and actions."""
+    frames, height, width = case.video
+    video = frames * -(-height // 2) * -(-width // 2)
+    return video * (1 + case.controls) + case.sound_rows + case.action_rows
+
+
+def plain(case: ModelCase) -> ModelCase:
+    """The case without what the oracle does not know."""
+    return dataclasses.replace(case, layout=Layout(), backend="VANILLA")
+
+
+def check_transformer(run: Callable, case: ModelCase) -> None:
+    """P ranks, one rank and diffusers agree; the unfixed path on the same ranks does not."""
+    results = run(case.layout.world_size, _logic_transformer, case)
+    fixed, unfixed, one = results[0]
+    expected = oracle(plain(case))
+    assert fixed.keys() == one.keys() == expected.keys()
+    against_one, against_oracle = (
+        reduction_order(case.layout, case.dtype),
+        AGAINST_ORACLE[case.dtype],
+    )
+    for name, velocity in expected.items():
+        what = f"{case}: {name}"
+        assert_within(one[name], velocity, against_oracle, f"{what}, one rank against diffusers")
+        assert_within(fixed[name], one[name], against_one, f"{what}, ranks against one rank")
+        assert_within(fixed[name], velocity, against_oracle, f"{what}, ranks against diffusers")
+        for rank, (other, _, _) in enumerate(results):
+            assert_bitwise(other[name], fixed[name], f"{what}, rank {rank} against rank 0")
+    if is_padded(case.layout, case.lengths, sequence_rows(case)):
+        assert_sees_the_bug(unfixed["video"], one["video"], against_one)
+    else:
+        assert_within(unfixed["video"], one["video"], against_one, f"{case}: unfixed, no padding")
+
+
+def _logic_branches(rank: int, case: ModelCase, branches: tuple) -> tuple:
+    cases = [dataclasses.replace(case, lengths=lengths) for lengths in branches]
+    transformer = host(case, rank)
+    saved, first, again = [], [], []
+    for branch in cases:
+        transformer.reset_cache()
+        first.append(velocities(transformer, branch))
+        saved.append((transformer.cached_kv, transformer.cached_freqs_gen))
+    # Neither the order nor the last branch is the one in which they were made.
+    indices = list(range(len(cases)))
+    for index in indices + indices[::-1]:
+        transformer.cached_kv, transformer.cached_freqs_gen = saved[index]
+        again.append((index, velocities(transformer, cases[index])))
+    return first, again
+
+
+def check_branches(run: Callable, case: ModelCase, branches: tuple) -> None:
+    """Guidance branches that a pipeline swaps by assignment keep their own text and lengths.
+
+    Args:
+        run: Runs the ranks.
+        case: Layout and model.
+        branches: The prompt lengths of each branch.
+    """
+    first, again = run(case.layout.world_size, _logic_branches, case, branches)[0]
+    for lengths, found in zip(branches, first):
+        expected = oracle(dataclasses.replace(plain(case), lengths=lengths))
+        for name, velocity in expected.items():
+            what = f"branch {lengths}: {name} against diffusers"
+            assert_within(found[name], velocity, AGAINST_ORACLE[case.dtype], what)
+    for index, found in again:
+        for name, velocity in first[index].items():
+            assert_bitwise(found[name], velocity, f"branch {branches[index]} restored: {name}")
+
+
+def _logic_text_tail(rank: int, case: AttentionCase) -> bool:
+    drawn = case.tensors()
+    vgm = attend.mapping(case.layout, rank)
+    text = attend.TextKV.build(
+        [(drawn["text_k"], drawn["text_v"])], case.lengths, attend.TextKVLayout.from_mapping(vgm)
+    )
+    return all(
+        bool((x[sample, length:] == 0).all())
+        for x in text.keys + text.values
+        for sample, length in enumerate(text.local_lengths)
+    )
+
+
+def check_text_tail(run: Callable, case: AttentionCase) -> None:
+    """What is cached past each prompt is zero: kernels multiply it by weight 0."""
+    if not all(run(case.layout.world_size, _logic_text_tail, case)):
+        raise ToleranceError("text rows past a prompt's length are not zero")
