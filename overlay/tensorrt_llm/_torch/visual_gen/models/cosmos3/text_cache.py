@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import weakref
 from contextlib import nullcontext
-from typing import Callable, ContextManager, Optional, Sequence
+from typing import Callable, ContextManager, Hashable, Optional, Sequence
 
 import torch
 
@@ -83,30 +83,46 @@ def cache_text(
     transformer.cached_kv = TextKV.build(layers, lengths, transformer.text_kv_layout)
 
 
-def install_text_graph_key(transformer: torch.nn.Module) -> None:
+def install_text_graph_key(
+    transformer: torch.nn.Module,
+    load: Optional[Callable[..., Hashable]] = None,
+) -> None:
     """Adds the text to what the transformer registers as graph-key functions.
 
     Args:
         transformer: Has `cached_kv`, None until `cache_text` sets it, and the class-level method
             `register_cuda_graph_extra_key_fns(runner)`.
+        load: Called with (transformer, runner, *args, **kwargs) of forward once the text is there;
+            returns the text's part of the key. By default that is the text's serial number, so
+            that each prompt has graphs of its own.
     """
     transformer.register_cuda_graph_extra_key_fns = functools.partial(
-        _register_with_text, transformer
+        _register_with_text, transformer, load or _SerialKey()
     )
 
 
-def _register_with_text(transformer: torch.nn.Module, runner) -> None:
+def _register_with_text(transformer: torch.nn.Module, load: Callable[..., Hashable], runner):
     type(transformer).register_cuda_graph_extra_key_fns(transformer, runner)
-    captured = weakref.WeakSet()
 
-    def text_key(*args, **kwargs) -> int:
+    def text_key(*args, **kwargs) -> Hashable:
         if transformer.cached_kv is None:
             cache_text(transformer, *args, **kwargs)
-            # Nobody can ask for the graphs of texts that are gone. A guidance branch that a
-            # caller saved keeps its text alive, and with it the graphs.
-            if not captured:
-                runner.clear()
-        captured.add(transformer.cached_kv)
-        return transformer.cached_kv.serial
+        return load(transformer, runner, *args, **kwargs)
 
     runner.register_extra_key_fn("text", text_key)
+
+
+class _SerialKey:
+    """Keys graphs by the serial number of their text, and drops those nobody can ask for again."""
+
+    def __init__(self):
+        self._captured = weakref.WeakSet()
+
+    def __call__(self, transformer, runner, *args, **kwargs) -> int:
+        text = transformer.cached_kv
+        if text not in self._captured:
+            # A guidance branch that a caller saved keeps its text alive, and with it the graphs.
+            if not self._captured:
+                runner.clear()
+            self._captured.add(text)
+        return text.serial

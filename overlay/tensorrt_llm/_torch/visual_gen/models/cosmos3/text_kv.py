@@ -142,12 +142,15 @@ class TextKVView:
         v: Like k, values.
         key_lengths: int32 [B] on the device, video_rows + text length: the valid key prefix.
         video_rows: Valid video rows among the keys of this rank; what follows them is padding.
+        ring_blocks: In a ring, the views of the other ranks' blocks, in the order in which they
+            pass by behind this one; they carry no text.
     """
 
     k: torch.Tensor
     v: torch.Tensor
     key_lengths: torch.Tensor
     video_rows: int
+    ring_blocks: tuple["TextKVView", ...] = ()
 
 
 class TextKV:
@@ -157,25 +160,23 @@ class TextKV:
     swap them by plain assignment (the transfer pipeline does, for each guidance branch).
 
     Attributes:
-        keys: One [B, T, H_kv / ulysses_size, D] tensor for each layer, zeros past each length.
+        data: [2, layers, B, T, H_kv / ulysses_size, D], keys and then values, zeros past each
+            length; one tensor, so that one copy moves all of it.
+        keys: One [B, T, H_kv / ulysses_size, D] view of it for each layer.
         values: Like keys.
         lengths: B prompt lengths in tokens.
         layout: This rank's share of the keys.
         serial: Number of this text in the process, never used again.
+        buffer: Where CUDA graphs read this text, once it has been put there; see text_buffers.
     """
 
-    def __init__(
-        self,
-        keys: list[torch.Tensor],
-        values: list[torch.Tensor],
-        lengths: tuple[int, ...],
-        layout: TextKVLayout,
-    ):
-        self.keys = keys
-        self.values = values
+    def __init__(self, data: torch.Tensor, lengths: tuple[int, ...], layout: TextKVLayout):
+        self.data = data
+        self.keys, self.values = (tuple(half) for half in data)
         self.lengths = lengths
         self.layout = layout
         self.serial = next(_serials)
+        self.buffer = None
         self._views: dict[int, tuple[TextKVView, ...]] = {}
 
     @classmethod
@@ -236,19 +237,14 @@ class TextKV:
         bucket = -(-max(lengths) // TEXT_BUCKET) * TEXT_BUCKET
         rows = -(-bucket // layout.col_size)
         heads = kv_heads // layout.ulysses_size
-        shape = (batch, rows, heads, head_dim)
-        text = cls(
-            keys=[first.new_zeros(shape) for _ in layers],
-            values=[first.new_zeros(shape) for _ in layers],
-            lengths=lengths,
-            layout=layout,
-        )
+        shape = (2, len(layers), batch, rows, heads, head_dim)
+        text = cls(first.new_zeros(shape), lengths, layout)
         head_block = slice(layout.ulysses_rank * heads, (layout.ulysses_rank + 1) * heads)
-        for (source_k, source_v), k, v in zip(layers, text.keys, text.values):
-            for sample, (length, local) in enumerate(zip(lengths, text.local_lengths)):
-                owned = slice(layout.col_rank, length, layout.col_size)
-                k[sample, :local] = source_k[sample, owned, head_block]
-                v[sample, :local] = source_v[sample, owned, head_block]
+        for layer, pair in enumerate(layers):
+            for source, kept in zip(pair, text.data[:, layer]):
+                for sample, (length, local) in enumerate(zip(lengths, text.local_lengths)):
+                    owned = slice(layout.col_rank, length, layout.col_size)
+                    kept[sample, :local] = source[sample, owned, head_block]
         return text
 
     @property
@@ -260,7 +256,7 @@ class TextKV:
     @property
     def nbytes(self) -> int:
         """Bytes of K and V over all layers on this rank."""
-        return sum(t.numel() * t.element_size() for t in self.keys + self.values)
+        return self.data.numel() * self.data.element_size()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -278,8 +274,7 @@ class TextKV:
         Raises:
             ValueError: Batch size, dtype or device differ from the text's, or video_rows < 1.
         """
-        k = self.keys[0]
-        expected = (k.shape[0], k.dtype, k.device)
+        expected = (self.data.shape[2], self.data.dtype, self.data.device)
         found = (hidden_states.shape[0], hidden_states.dtype, hidden_states.device)
         if found != expected:
             raise ValueError(
@@ -288,17 +283,50 @@ class TextKV:
             )
         if video_rows < 1:
             raise ValueError(f"video_rows is {video_rows}; the generation sequence needs a row.")
+        if self.buffer is not None and self.buffer.holds(self):
+            return self.buffer.views(video_rows)
+        return self.views(video_rows)
+
+    def rope_tables(
+        self, tables: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns where to read the generation sequence's RoPE tables: the buffer, if it is in use.
+
+        Args:
+            tables: (cos, sin) of the whole sequence, each [B, S, 1, D].
+        """
+        if self.buffer is not None and self.buffer.holds(self):
+            return self.buffer.rope_tables(tables)
+        return tables
+
+    def key_lengths(self, video_rows: int) -> torch.Tensor:
+        """Valid keys of each sample of this rank, int32 [B] on the host."""
+        local = self.layout.local_video_rows(video_rows)
+        return torch.tensor([local + length for length in self.local_lengths], dtype=torch.int32)
+
+    def views(self, video_rows: int) -> tuple[TextKVView, ...]:
+        """One view for each layer, bound to a sequence of video_rows rows; made once and kept."""
         if video_rows not in self._views:
-            self._views[video_rows] = self._make_views(self.layout.local_video_rows(video_rows))
+            local = self.layout.local_video_rows(video_rows)
+            lengths = self.key_lengths(video_rows).to(self.data.device)
+            others = self._ring_blocks(video_rows)
+            self._views[video_rows] = tuple(
+                TextKVView(k, v, lengths, local, others) for k, v in zip(self.keys, self.values)
+            )
         return self._views[video_rows]
 
-    def _make_views(self, video_rows: int) -> tuple[TextKVView, ...]:
-        key_lengths = torch.tensor(
-            [video_rows + length for length in self.local_lengths],
-            dtype=torch.int32,
-            device=self.keys[0].device,
-        )
-        return tuple(
-            TextKVView(k=k, v=v, key_lengths=key_lengths, video_rows=video_rows)
-            for k, v in zip(self.keys, self.values)
-        )
+    def _ring_blocks(self, video_rows: int) -> tuple[TextKVView, ...]:
+        """Views of the blocks that reach this rank from the others of its ring, without text."""
+        size, rank = self.layout.ring_size, self.layout.ring_rank
+        none = self.data[0, 0, :, :0]
+        blocks = []
+        for step in range(1, size):
+            rows = self.layout.chunk_video_rows(video_rows, (rank - step) % size)
+            lengths = torch.full((none.shape[0],), rows, dtype=torch.int32, device=none.device)
+            blocks.append(TextKVView(none, none, lengths, rows))
+        return tuple(blocks)
+
+    def refresh_views(self) -> None:
+        """Overwrites, in place, the lengths that earlier views hold with those of `lengths`."""
+        for video_rows, views in self._views.items():
+            views[0].key_lengths.copy_(self.key_lengths(video_rows))
