@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Model sizes, as fields of the config.json of diffusers' Cosmos3OmniTransformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VOCABULARY = 151936
+
+# Nano's widths, with 4 of its layers or all of them.
+_NANO = {
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "rope_axes_dim": [24, 20, 20],
+    "vocab_size": VOCABULARY,
+}
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 32,
+        "intermediate_size": 768,
+        "rope_axes_dim": [6, 5, 5],
+        "vocab_size": VOCABULARY,
+    },
+    "nano-4l": {"num_hidden_layers": 4, **_NANO},
+    "nano": {"num_hidden_layers": 36, **_NANO},
+}
+
+
+def full_config(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields with diffusers' defaults for those left out.
+
+    Raises:
+        Exception: Whatever diffusers raises on fields that it cannot build a model from.
+    """
+    import torch
+    from diffusers.models.transformers.transformer_cosmos3 import Cosmos3OmniTransformer
+
+    with torch.device("meta"):
+        model = Cosmos3OmniTransformer(**fields)
+    config = {key: value for key, value in model.config.items() if not key.startswith("_")}
+    config["rope_axes_dim"] = list(config["rope_axes_dim"])
+    return config
+
+
+def check_heads(config: dict[str, Any], ulysses_size: int, flag: str = "--ranks") -> None:
+    """Refuses a layout that does not divide the head counts.
+
+    Raises:
+        ValueError: Names every count that fails and the sizes that would work.
+    """
+    counts = {
+        "query heads": config["num_attention_heads"],
+        "key/value heads": config["num_key_value_heads"],
+    }
+    failing = [f"{count} {name}" for name, count in counts.items() if count % ulysses_size]
+    if failing:
+        works = [
+            size
+            for size in range(1, min(counts.values()) + 1)
+            if all(count % size == 0 for count in counts.values())
+        ]
+        raise ValueError(
+            f"{flag} {ulysses_size} does not divide {' and '.join(failing)}; Ulysses gives each "
+            f"rank whole heads. Sizes that work: {', '.join(map(str, works))}."
+        )

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which code a run imports: the fixed and the unfixed transformer."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The code under test in one run.
+
+    Attributes:
+        description: One line for the report.
+        roots: Import roots, first searched first.
+        transformer_kwargs: Passed to Cosmos3VFMTransformer beside its configuration.
+    """
+
+    description: str
+    roots: tuple[str, ...]
+    transformer_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what a worker needs."""
+        return asdict(self)
+
+
+def import_roots(settings) -> dict[str, Source]:
+    """Returns the sources "fixed" and "unfixed" for these settings.
+
+    Here both are the embedded host, which can run the old behaviour too. With a checkout of
+    TensorRT-LLM they become two module trees, as it is and with the patches applied.
+
+    Raises:
+        ValueError: The code asked for is not there.
+    """
+    import hostpath
+
+    if settings.trtllm_dir is not None:
+        raise ValueError(
+            f"--trtllm-dir {settings.trtllm_dir}: running on a checkout is not there yet; leave "
+            "the option out to run on the embedded host."
+        )
+    flash_attn = "auto" if settings.device == "cuda" else "cpu"
+    roots = tuple(str(root) for root in hostpath.roots(flash_attn))
+    return {
+        "fixed": Source(
+            "embedded host with the overlay: whole text on every rank, lengths per sample",
+            roots,
+            {"text_kv": "exact"},
+        ),
+        "unfixed": Source(
+            "embedded host as TensorRT-LLM was: text padded and sharded along the sequence",
+            roots,
+            {"text_kv": "padded"},
+        ),
+    }
+
+
+def file_digest(path: Path | str) -> str:
+    """Returns the sha256 of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def combined_digest(files: dict[str, str]) -> str:
+    """Returns one sha256 over names and digests, in the order of names."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def repository_state() -> dict[str, Any]:
+    """Returns the commit of this project and whether tracked files were changed since."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "modified": None if status is None else bool(status),
+    }

@@ -1,0 +1,279 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of one run: `python -m parity.worker FOLDER RANK`.
+
+Reads FOLDER/spec.json and the tensors that it names. Rank 0 leaves FOLDER/result.pt, every rank
+FOLDER/rank<r>.json; a rank that fails leaves its traceback in rank<r>.log, marks it with
+rank<r>.error, and exits at once, because a peer may hang in a collective for ever.
+
+Fields: B batch (negative, positive), C channels, T, H, W of the latents, N steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.checkpoint import CheckpointWeights, random_weights
+from parity.launch import resident_bytes
+from parity.sampling import denoise
+from parity.sources import file_digest
+
+# A rank that hangs without dying ends its peers' waiting after this.
+COLLECTIVE_TIMEOUT = timedelta(seconds=300)
+MODEL = "tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3"
+
+
+def main(folder: Path, rank: int) -> int:
+    """Runs the rank and returns its exit status."""
+    threading.Thread(target=_follow_parent, args=(os.getppid(),), daemon=True).start()
+    try:
+        spec = json.loads((folder / "spec.json").read_text())
+        report = _run(spec, folder, rank)
+        (folder / f"rank{rank}.json").write_text(json.dumps(report))
+    except BaseException:
+        # First, since the driver takes the earliest mark for the cause.
+        (folder / f"rank{rank}.error").touch()
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    return 0
+
+
+def _follow_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    device = torch.device(spec["device"], rank if spec["device"] == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    inputs = torch.load(spec["inputs"], weights_only=True)
+    recorded = torch.load(spec["recorded"], weights_only=True) if spec["recorded"] else None
+
+    class_ = _Oracle if spec["kind"] == "oracle" else _Model
+    with torch.no_grad():
+        model = class_(spec, inputs, device, folder, rank)
+        results = _evaluate(model, spec, inputs, recorded)
+    if rank == 0:
+        torch.save(results, folder / "result.pt")
+    report = {
+        "digest": _digest(results),
+        "forward_seconds": model.seconds,
+        "text_bytes": model.text_bytes(),
+        "device_peak_bytes": (
+            torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+        ),
+        "resident_bytes": resident_bytes(),
+        "files": _files_of("tensorrt_llm"),
+        "attention": model.attention(),
+    }
+    model.close()
+    return report
+
+
+def _evaluate(model, spec, inputs, recorded) -> dict[str, torch.Tensor]:
+    steps, guidance = spec["steps"], spec["guidance"]
+    keep = torch.float64 if spec["dtype"] == "float64" else torch.float32
+    results = {}
+    if recorded is not None:
+        velocities = []
+        for latents, timestep in zip(recorded["trajectory"], recorded["timesteps"].tolist()):
+            velocities.append(model.forward(latents, timestep).to("cpu", keep))
+            if spec["first_step_only"]:
+                break
+        results["velocity"] = torch.stack(velocities)
+    if not spec["first_step_only"]:
+        start = inputs["latents"].to(model.device)
+        timesteps = []
+
+        def forward(latents, timestep):
+            timesteps.append(timestep)
+            return model.forward(latents, timestep)
+
+        trail = list(denoise(forward, start, steps, guidance, keep))
+        results["trajectory"] = torch.stack([point["latents"].cpu() for point in trail])
+        results["timesteps"] = torch.tensor(timesteps)
+        if recorded is None:
+            results["velocity"] = torch.stack([point["velocity"].cpu() for point in trail[:-1]])
+    return results
+
+
+class _Runner:
+    """What both kinds of model share: the progress file and the clock."""
+
+    def __init__(self, spec, inputs, device, folder, rank):
+        self.spec = spec
+        self.inputs = inputs
+        self.device = device
+        self.dtype = getattr(torch, spec["dtype"])
+        self.seconds: list[float] = []
+        self._progress = folder / "progress" if rank == 0 else None
+
+    def forward(self, latents: torch.Tensor, timestep: int) -> torch.Tensor:
+        """Returns the velocities [B, C, T, H, W] at latents [C, T, H, W]."""
+        started = time.perf_counter()
+        velocity = self._forward(latents.to(self.device, self.dtype), timestep)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds.append(time.perf_counter() - started)
+        if self._progress is not None:
+            self._progress.write_text(str(len(self.seconds)))
+        return velocity
+
+    def _weights(self) -> Mapping[str, torch.Tensor]:
+        spec = self.spec
+        if spec["checkpoint"]:
+            return CheckpointWeights(Path(spec["checkpoint"]), spec["config"], self.device)
+        return random_weights(spec["config"], spec["seed"], self.device)
+
+    def text_bytes(self) -> int | None:
+        """Returns the bytes of text K/V that this rank holds."""
+        return None
+
+    def attention(self) -> str | None:
+        """Returns what attends, from the outermost wrapper to the compute backend."""
+        return None
+
+    def close(self) -> None:
+        """Leaves the process group."""
+
+
+class _Model(_Runner):
+    """VisualGen's transformer, on this rank of a process group."""
+
+    def __init__(self, spec, inputs, device, folder, rank):
+        super().__init__(spec, inputs, device, folder, rank)
+        from importlib import import_module
+
+        self._distributed = spec["ranks"] > 1
+        mapping = None
+        if self._distributed:
+            torch.distributed.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                # A file, so that no other program can take the port in between.
+                init_method=f"file://{folder.resolve()}/rendezvous",
+                rank=rank,
+                world_size=spec["ranks"],
+                timeout=COLLECTIVE_TIMEOUT,
+                device_id=device if device.type == "cuda" else None,
+            )
+            mapping_class = import_module("tensorrt_llm._torch.visual_gen.mapping").VisualGenMapping
+            mapping = mapping_class(world_size=spec["ranks"], rank=rank, **spec["layout"])
+        config_class = import_module("tensorrt_llm._torch.visual_gen.config").DiffusionModelConfig
+        config = config_class.from_diffusers(
+            spec["config"],
+            backend=spec["backend"],
+            dtype=self.dtype,
+            visual_gen_mapping=mapping,
+        )
+        transformer_class = import_module(MODEL).Cosmos3VFMTransformer
+        with torch.device(device):
+            model = transformer_class(config, **spec["transformer_kwargs"])
+        model.load_weights(self._weights())
+        model.post_load_weights()
+        self.model = model.to(device).eval()
+        self.ids = inputs["text_ids"].to(device)
+        self.mask = inputs["text_mask"].to(device)
+
+    def _forward(self, latents, timestep):
+        batch = len(self.ids)
+        raw = torch.full((batch,), float(timestep), device=self.device)
+        output = self.model(
+            hidden_states=latents.expand(batch, *latents.shape).contiguous(),
+            timestep=raw,
+            raw_timestep=raw,
+            text_ids=self.ids,
+            text_mask=self.mask,
+            video_shape=tuple(latents.shape[1:]),
+            fps=self.spec["fps"],
+        )
+        return output.video
+
+    def text_bytes(self):
+        return _tensor_bytes(self.model.cached_kv)
+
+    def attention(self):
+        chain, link = [], self.model.gen_layers[0].cross_attention.attn
+        while link is not None:
+            chain.append(type(link).__name__)
+            inner = (getattr(link, name, None) for name in ("inner_backend", "inner", "backend"))
+            link = next((found for found in inner if hasattr(found, "forward")), None)
+        return " > ".join(chain)
+
+    def close(self):
+        if self._distributed:
+            torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+
+
+class _Oracle(_Runner):
+    """diffusers' transformer, one prompt at a time and without padding."""
+
+    def __init__(self, spec, inputs, device, folder, rank):
+        super().__init__(spec, inputs, device, folder, rank)
+        from cosmos3_oracle import build_oracle, oracle_velocity
+
+        self._velocity = oracle_velocity
+        self.oracle = build_oracle(
+            spec["config"], None, self.dtype, device, weights=self._weights()
+        )
+        self.prompts = [
+            ids[: mask.sum()].tolist() for ids, mask in zip(inputs["text_ids"], inputs["text_mask"])
+        ]
+
+    def _forward(self, latents, timestep):
+        return torch.stack(
+            [
+                self._velocity(self.oracle, latents, ids, float(timestep), self.spec["fps"]).video
+                for ids in self.prompts
+            ]
+        )
+
+
+def _tensor_bytes(value) -> int:
+    """Bytes of a TextKV, of the host's padded text, or of tensors in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if hasattr(value, "layers"):
+        value = value.layers
+    return sum(_tensor_bytes(item) for item in value)
+
+
+def _digest(results: dict[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(results.items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().numpy())
+    return digest.hexdigest()
+
+
+def _files_of(package: str) -> dict[str, dict[str, str]]:
+    """Path and digest of each module of a package that this process imported."""
+    files = {}
+    for name, module in sorted(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if path and (name == package or name.startswith(f"{package}.")):
+            files[name] = {"path": path, "sha256": file_digest(path)}
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
