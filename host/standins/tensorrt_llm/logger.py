@@ -4,13 +4,14 @@
 
 import logging
 import sys
+from collections.abc import Hashable
 
 
 class _Logger:
     """The few calls that VisualGen makes; ``*_once`` drops repeats of a key."""
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._seen: set[Hashable] = set()
         self._log = logging.getLogger("visual_gen")
         if not self._log.handlers:
             handler = logging.StreamHandler(sys.stderr)
@@ -39,21 +40,21 @@ class _Logger:
         """Log at ERROR."""
         self._log.error(message)
 
-    def _once(self, emit, message: str, key: str | None) -> None:
+    def _once(self, emit, message: str, key: Hashable | None) -> None:
         key = message if key is None else key
         if key not in self._seen:
             self._seen.add(key)
             emit(message)
 
-    def debug_once(self, message: str, key: str | None = None) -> None:
+    def debug_once(self, message: str, key: Hashable | None = None) -> None:
         """Log at DEBUG, only the first time that ``key`` (default: the message) is seen."""
         self._once(self.debug, message, key)
 
-    def info_once(self, message: str, key: str | None = None) -> None:
+    def info_once(self, message: str, key: Hashable | None = None) -> None:
         """Log at INFO, only the first time that ``key`` (default: the message) is seen."""
         self._once(self.info, message, key)
 
-    def warning_once(self, message: str, key: str | None = None) -> None:
+    def warning_once(self, message: str, key: Hashable | None = None) -> None:
         """Log at WARNING, only the first time that ``key`` (default: the message) is seen."""
         self._once(self.warning, message, key)
 

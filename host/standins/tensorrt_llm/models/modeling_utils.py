@@ -3,6 +3,7 @@
 """Stand-in for the quantisation settings: a model on the host is never quantised."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 
 @dataclass
@@ -12,6 +13,10 @@ class QuantConfig:
     quant_algo: str | None = None
     kv_cache_quant_algo: str | None = None
     exclude_modules: list[str] | None = None
+
+    def is_module_excluded_from_quantization(self, name: str) -> bool:
+        """Return whether ``name`` matches one of ``exclude_modules``."""
+        return any(fnmatchcase(name, pattern) for pattern in self.exclude_modules or ())
 
     def __post_init__(self) -> None:
         """Refuse a quantised model rather than run it unquantised without a word."""

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["AllReduce", "all_gather_dim", "all_to_all_4d"]
+__all__ = ["AllReduce", "all_gather_dim", "all_to_all_4d", "all_to_all_5d"]
 
 
 def _require_torch_distributed() -> None:
@@ -43,10 +43,34 @@ def all_to_all_4d(
         ValueError: ``x`` is not 4-D, the axes are not {1, 2}, or P does not divide the scatter
             axis. Raised before anything is sent, on every rank alike.
     """
-    if x.dim() != 4 or {scatter_dim, gather_dim} != {1, 2}:
+    return _all_to_all(x, 4, (1, 2), scatter_dim, gather_dim, process_group)
+
+
+def all_to_all_5d(
+    x: torch.Tensor,
+    scatter_dim: int,
+    gather_dim: int,
+    process_group: dist.ProcessGroup | None,
+) -> torch.Tensor:
+    """Do the same for q, k and v stacked: [B, S/P, 3, H, D] with ``scatter_dim=3, gather_dim=1``.
+
+    The arguments, the result and the errors are :func:`all_to_all_4d`'s, with the axes 1 and 3.
+    """
+    return _all_to_all(x, 5, (1, 3), scatter_dim, gather_dim, process_group)
+
+
+def _all_to_all(
+    x: torch.Tensor,
+    ndim: int,
+    axes: tuple[int, int],
+    scatter_dim: int,
+    gather_dim: int,
+    process_group: dist.ProcessGroup | None,
+) -> torch.Tensor:
+    if x.dim() != ndim or {scatter_dim, gather_dim} != set(axes):
         raise ValueError(
-            f"all_to_all_4d takes a 4-D tensor and the axes 1 and 2, got {tuple(x.shape)}, "
-            f"scatter_dim={scatter_dim}, gather_dim={gather_dim}"
+            f"all_to_all_{ndim}d takes a {ndim}-D tensor and the axes {axes[0]} and {axes[1]}, got "
+            f"{tuple(x.shape)}, scatter_dim={scatter_dim}, gather_dim={gather_dim}"
         )
     size = dist.get_world_size(process_group) if process_group is not None else 1
     if size == 1:
@@ -57,12 +81,12 @@ def all_to_all_4d(
             f"{size} ranks do not divide axis {scatter_dim} of {tuple(x.shape)}; that axis must be "
             f"a multiple of {size}"
         )
-    send = torch.stack(x.chunk(size, dim=scatter_dim))  # [P, B, ., ., D], block u for rank u
+    send = torch.stack(x.chunk(size, dim=scatter_dim))  # [P, *x], block u for rank u
     received = torch.empty_like(send)
     dist.all_to_all_single(received.flatten(), send.flatten(), group=process_group)
     # Block p came from rank p: its index becomes the slow part of the gathered axis.
-    order = (1, 0, 2, 3, 4) if gather_dim == 1 else (1, 2, 0, 3, 4)
-    return received.permute(order).flatten(gather_dim, gather_dim + 1).contiguous()
+    received = received.movedim(0, gather_dim)
+    return received.flatten(gather_dim, gather_dim + 1).contiguous()
 
 
 def all_gather_dim(

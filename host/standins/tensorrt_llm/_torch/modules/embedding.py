@@ -11,9 +11,16 @@ class Embedding(nn.Module):
     """Look rows up by id."""
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, dtype: torch.dtype | None = None
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        dtype: torch.dtype | None = None,
+        gather_output: bool = False,
     ) -> None:
-        """Allocate the table, uninitialised, on the current default device."""
+        """Allocate the table, uninitialised, on the current default device.
+
+        ``gather_output`` is for tables that ranks share out; this one is whole.
+        """
         super().__init__()
         table = torch.empty((num_embeddings, embedding_dim), dtype=dtype)
         self.weight = nn.Parameter(table, requires_grad=False)

@@ -29,6 +29,7 @@ class GatedMLP(nn.Module):
         dtype: torch.dtype | None = None,
         config=None,
         layer_idx: int | None = None,
+        reduce_output: bool = True,
     ) -> None:
         """Make the two layers.
 
@@ -40,6 +41,7 @@ class GatedMLP(nn.Module):
             dtype: of the weights.
             config: a model configuration with ``mapping``.
             layer_idx: for messages only.
+            reduce_output: whether the tensor-parallel ranks sum their parts.
         """
         super().__init__()
         self.activation = activation
@@ -62,6 +64,7 @@ class GatedMLP(nn.Module):
             dtype=dtype,
             mapping=mapping,
             tensor_parallel_mode=TensorParallelMode.ROW,
+            reduce_output=reduce_output,
             skip_create_weights_in_init=skip,
         )
 

@@ -57,6 +57,9 @@ def tp_slice(x: torch.Tensor, dim: int, mapping: Mapping) -> torch.Tensor:
     return x.narrow(dim, mapping.tp_rank * size, size)
 
 
+Shard = tuple[int, int]
+
+
 class Linear(nn.Module):
     """``y = x W^T + b`` with ``W`` shared out over the tensor-parallel ranks.
 
@@ -78,6 +81,8 @@ class Linear(nn.Module):
         skip_create_weights_in_init: bool = False,
         allreduce_strategy=None,
         force_dynamic_quantization: bool = False,
+        fused_weight_shard_indices_mapping: dict[str, Shard] | None = None,
+        override_tp_sharding: Shard | dict[str, Shard] | None = None,
     ) -> None:
         """Make the layer.
 
@@ -94,32 +99,51 @@ class Linear(nn.Module):
             skip_create_weights_in_init: leave the weights to :meth:`create_weights`.
             allreduce_strategy: chooses kernels upstream, nothing here.
             force_dynamic_quantization: must be False.
+            fused_weight_shard_indices_mapping: start and length of each part in this rank's fused
+                weight; the parts lie behind one another here, so it says nothing new.
+            override_tp_sharding: (start, end) of this rank along the axis that is shared out, for
+                each part of a fused weight; even blocks when None.
         """
         super().__init__()
         if force_dynamic_quantization or getattr(quant_config, "quant_algo", None) is not None:
             raise ValueError("the stand-in host runs unquantised linear layers only")
         self.mapping = mapping if mapping is not None else Mapping()
         self.tp_mode = tensor_parallel_mode
-        self.weight_mode = (weights_loading_config or WeightsLoadingConfig()).weight_mode
+        self.weights_loading_config = weights_loading_config or WeightsLoadingConfig()
+        self.weight_mode = self.weights_loading_config.weight_mode
+        self.quant_config = quant_config
         self.reduce_output = reduce_output
         self.dtype = dtype
         self.has_bias = bias
         tp = self.mapping.tp_size if tensor_parallel_mode is not None else 1
-        split = out_features if tensor_parallel_mode is TensorParallelMode.COLUMN else in_features
-        if split % tp:
-            raise ValueError(
-                f"tp_size={tp} does not divide the {split} "
-                f"{'output' if tensor_parallel_mode is TensorParallelMode.COLUMN else 'input'} "
-                "features of a linear layer; choose a tp_size that does"
-            )
         row = tensor_parallel_mode is TensorParallelMode.ROW
-        self.in_features = in_features // tp if row else in_features
-        self.out_features = out_features if row else out_features // tp
+        self._shards: list[Shard] | None = None
+        if override_tp_sharding is not None and tensor_parallel_mode is not None:
+            fused = isinstance(override_tp_sharding, dict)
+            self._shards = list(override_tp_sharding.values()) if fused else [override_tp_sharding]
+        local = self._local_features(in_features if row else out_features, tp, row)
+        self.in_features = local if row else in_features
+        self.out_features = out_features if row else local
         self.all_reduce = AllReduce(self.mapping) if row and tp > 1 and reduce_output else None
         self.weight: nn.Parameter | None = None
         self.bias: nn.Parameter | None = None
         if not skip_create_weights_in_init:
             self.create_weights()
+
+    @staticmethod
+    def _calc_shard(total: int, parts: int, index: int) -> int:
+        """Return where block ``index`` of ``parts`` begins among ``total``."""
+        return total * index // parts
+
+    def _local_features(self, total: int, tp: int, row: bool) -> int:
+        if self._shards is not None:
+            return sum(end - start for start, end in self._shards)
+        if total % tp:
+            raise ValueError(
+                f"tp_size={tp} does not divide the {total} {'input' if row else 'output'} features "
+                "of a linear layer; choose a tp_size that does"
+            )
+        return total // tp
 
     def create_weights(self) -> None:
         """Allocate the weights, uninitialised, on the current default device."""
@@ -132,10 +156,15 @@ class Linear(nn.Module):
 
     def _local(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
         if self.tp_mode is TensorParallelMode.COLUMN:
-            parts = [tp_slice(x, 0, self.mapping) for x in parts]
+            parts = self._sliced(parts, 0)
         elif self.tp_mode is TensorParallelMode.ROW and name == "weight":
-            parts = [tp_slice(x, 1, self.mapping) for x in parts]
+            parts = self._sliced(parts, 1)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _sliced(self, parts: list[torch.Tensor], dim: int) -> list[torch.Tensor]:
+        if self._shards is None:
+            return [tp_slice(x, dim, self.mapping) for x in parts]
+        return [x.narrow(dim, start, end - start) for x, (start, end) in zip(parts, self._shards)]
 
     @torch.no_grad()
     def load_weights(self, weights: list[dict[str, torch.Tensor]]) -> None:
@@ -163,6 +192,9 @@ class Linear(nn.Module):
                     f"of {tuple(target.shape)}"
                 )
             target.copy_(local)
+
+    def post_load_weights(self) -> None:
+        """Do nothing: only quantised weights need work after loading."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the layer to [..., in_features of this rank], summing over ranks if row-parallel.

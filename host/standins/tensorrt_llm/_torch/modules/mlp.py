@@ -23,6 +23,7 @@ class MLP(nn.Module):
         dtype: torch.dtype | None = None,
         config=None,
         layer_idx: int | None = None,
+        reduce_output: bool = True,
     ) -> None:
         """Make the two layers; the arguments are :class:`GatedMLP`'s."""
         super().__init__()
@@ -45,6 +46,7 @@ class MLP(nn.Module):
             dtype=dtype,
             mapping=mapping,
             tensor_parallel_mode=TensorParallelMode.ROW,
+            reduce_output=reduce_output,
             skip_create_weights_in_init=skip,
         )
 

@@ -33,6 +33,9 @@ class BaseDiffusionModel(nn.Module):
         super().__init__()
         self.model_config = model_config
 
+    def register_cuda_graph_extra_key_fns(self, runner) -> None:
+        """Register what else than shapes decides a forward; nothing for models in general."""
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""

@@ -36,3 +36,31 @@ class RMSNorm(nn.Module):
         if self.weight_in_float32:
             return (wide * self.weight.to(wide.dtype)).to(x.dtype)
         return wide.to(x.dtype) * self.weight
+
+
+class RMSNormTPAware(RMSNorm):
+    """The same norm by the name and keywords of the attention module, whole on every rank."""
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        eps: float,
+        dtype: torch.dtype | None = None,
+        has_weights: bool = True,
+        enable_tp: bool = False,
+        mapping=None,
+        override_tp_sharding: tuple[int, int] | None = None,
+    ) -> None:
+        """Allocate the weight.
+
+        Raises:
+            ValueError: a norm over the heads of several tensor-parallel ranks, or one without a
+                weight; Cosmos3 has neither.
+        """
+        if enable_tp or not has_weights:
+            raise ValueError(
+                f"enable_tp={enable_tp}, has_weights={has_weights}: the stand-in norms whole rows "
+                "and has a weight; use qk_norm_mode='per_head'"
+            )
+        super().__init__(hidden_size=hidden_size, eps=eps, dtype=dtype)

@@ -4,49 +4,12 @@
 
 from tensorrt_llm.logger import logger
 
+from .cudnn import CudnnAttention
+from .cute_dsl import CuTeDSLAttention
 from .flash_attn4 import FlashAttn4Attention
-from .interface import AttentionBackend, AttentionTensorLayout
+from .flashinfer import FlashInferAttention
+from .interface import AttentionBackend
 from .vanilla import VanillaAttention
-
-
-class _AbsentAttention(AttentionBackend):
-    """A backend that exists upstream and not here: it can be made and refused, never run."""
-
-    def __init__(
-        self,
-        layer_idx: int = 0,
-        num_heads: int = 8,
-        head_dim: int = 64,
-        num_kv_heads: int | None = None,
-        **kwargs,
-    ) -> None:
-        self.layer_idx = layer_idx
-        self.num_heads = num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.head_dim = head_dim
-        self.scale = head_dim**-0.5
-
-    @property
-    def preferred_layout(self) -> AttentionTensorLayout:
-        return AttentionTensorLayout.NHD
-
-    def forward(self, q, k, v, **kwargs):
-        raise NotImplementedError(
-            f"{type(self).__name__} is not part of the stand-in host; use VANILLA or FA4"
-        )
-
-
-class CuTeDSLAttention(_AbsentAttention):
-    """CUTEDSL, by name only."""
-
-
-class CudnnAttention(_AbsentAttention):
-    """CUDNN, by name only."""
-
-
-class FlashInferAttention(_AbsentAttention):
-    """FLASHINFER, by name only."""
-
 
 BACKENDS: dict[str, type[AttentionBackend]] = {
     "VANILLA": VanillaAttention,
