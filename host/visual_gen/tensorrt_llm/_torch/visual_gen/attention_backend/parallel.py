@@ -211,18 +211,20 @@ class RingAttention(AttentionBackend):
             **kwargs: handed to every block unchanged.
 
         Returns:
-            [B, S_q, H, D] in q's dtype; partial outputs are merged in float32.
+            [B, S_q, H, D] in q's dtype; partial outputs are merged in float32 or wider.
         """
         dtype = q.dtype
         if k.shape[1] != q.shape[1] or self.world_size == 1:
             return self._attend(q, k, v, kwargs)[0].to(dtype)
+        # float32, but a float64 model, which only the CPU runs, keeps its digits.
+        wide = torch.promote_types(dtype, torch.float32)
         kv = torch.stack([k, v])
         out, lse = None, None
         for step in range(self.world_size):
             # Sent while this block is attended to; kv is not written to meanwhile.
             pending, following = self._pass_on(kv) if step + 1 < self.world_size else ([], None)
             block_out, block_lse = self._attend(q, kv[0], kv[1], kwargs)
-            out, lse = merge_partial(out, lse, block_out.float(), block_lse.float())
+            out, lse = merge_partial(out, lse, block_out.to(wide), block_lse.to(wide))
             for request in pending:
                 request.wait()
             kv = following
