@@ -127,9 +127,12 @@ class Ranks:
                 outcomes[rank] = Outcome(
                     error="waiting", trace=f"did not report; it is at\n{trace}"
                 )
-        if any(outcome.error for outcome in outcomes.values()):
-            # The process group may be out of step; new processes cost little.
+        errors = {outcome.error for outcome in outcomes.values()}
+        if errors & {"died", "waiting"}:
             self.close()
+        elif errors != {None}:
+            # All are back, but may have sent what nobody received: the next case gets a new group.
+            self._world_size = 0
         return [outcomes[rank] for rank in range(world_size)]
 
     def close(self) -> None:
