@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Command line: `python -m bench`, with scripts/ on the import path."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import hostpath
+
+PACKAGES = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "diffusers", "numpy")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Reads the command line; a misuse exits with status 2."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n")[0])
+    parser.add_argument("--parts", default="attention,step", help="attention, step, or both")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--backends", default="auto", help="FA4,VANILLA; auto takes what runs")
+    parser.add_argument("--sizes", default="nano-4l,nano", help="models of the step part")
+    parser.add_argument("--video-rows", default="", help="of both parts; default: all")
+    parser.add_argument("--heads", default="", help="of the attention part, such as 16/4")
+    parser.add_argument("--ranks", type=int, default=2, help="of the step part")
+    parser.add_argument("--repeats", type=int, default=9, help="samples of each variant")
+    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
+    parser.add_argument("--commit", default="", help="of this project, where git cannot tell")
+    args = parser.parse_args(argv)
+    args.parts = args.parts.split(",")
+    unknown = set(args.parts) - {"attention", "step"}
+    if unknown:
+        parser.error(f"--parts {','.join(sorted(unknown))}: expected attention, step, or both")
+    if args.repeats < 2:
+        parser.error(f"--repeats {args.repeats}: a spread needs at least 2")
+    if not args.out.parent.is_dir() and args.out.parent != Path("build"):
+        parser.error(f"--out {args.out}: its folder does not exist")
+    return args
+
+
+def commit() -> str:
+    """This project's commit, "-dirty" behind it if files differ from it."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=hostpath.ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    return found.stdout.strip() or "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main(argv: list[str]) -> int:
+    """Runs the benchmark; returns 0 if all limits hold, 1 if one does not, 2 if it cannot run."""
+    args = parse(argv)
+    hostpath.activate()
+    import torch
+
+    from . import attention, limits, step
+
+    cuda = torch.cuda.is_available()
+    device = args.device if args.device != "auto" else "cuda" if cuda else "cpu"
+    if device == "cuda" and not cuda:
+        print("--device cuda: no CUDA device is here; use --device cpu", file=sys.stderr)
+        return 2
+    if device == "cuda" and "step" in args.parts and torch.cuda.device_count() < args.ranks:
+        print(
+            f"--ranks {args.ranks}: {torch.cuda.device_count()} GPUs are here; use fewer ranks or "
+            "--parts attention",
+            file=sys.stderr,
+        )
+        return 2
+    have_fa4 = any(path.name == "cpu_kernels" for path in hostpath.roots()) is False
+    backends = args.backends.split(",") if args.backends != "auto" else ["VANILLA"]
+    if args.backends == "auto" and have_fa4:
+        backends.insert(0, "FA4")
+    small = device == "cpu"
+    rows = [int(x) for x in args.video_rows.split(",") if x]
+    dtype = torch.float32 if small else torch.bfloat16
+
+    def say(text):
+        print(text, file=sys.stderr, flush=True)
+
+    attention_records, step_records = [], []
+    if "attention" in args.parts:
+        heads = [tuple(map(int, x.split("/"))) for x in args.heads.split(",") if x]
+        attention_records = attention.run(
+            backends=backends,
+            video_rows=rows or ((256,) if small else attention.VIDEO_ROWS),
+            lengths=((30, 70),) if small else attention.LENGTHS,
+            heads=heads or (((4, 2),) if small else attention.HEADS),
+            dtype=dtype, device=device, repeats=args.repeats, progress=say,
+        )  # fmt: skip
+    if "step" in args.parts:
+        sizes = ["tiny"] if small else args.sizes.split(",")
+        for size in sizes:
+            for backend in backends:
+                for count in rows or ([16] if small else [1024, 37440]):
+                    record = step.run(
+                        size, backend, count, ranks=args.ranks, device=device,
+                        dtype=str(dtype).removeprefix("torch."), repeats=args.repeats,
+                    )  # fmt: skip
+                    step_records.append(record)
+                    times = {k: round(v["median_ms"], 2) for k, v in record["step"].items()}
+                    say(f"step {size} {backend} {count} rows: {times} ms")
+    checks = [] if small else limits.checks(attention_records, step_records)
+    result = {
+        "kind": "bench" if not small else "bench-smoke",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name()
+        if device == "cuda"
+        else platform.processor() or "cpu",
+        "commit": args.commit or commit(),
+        "command": "make bench" + (f" ARGS={shlex.quote(shlex.join(argv))}" if argv else ""),
+        "versions": versions(),
+        "checks": checks,
+        "tables": limits.tables(attention_records, step_records),
+        "attention": attention_records,
+        "step": step_records,
+    }
+    args.out.parent.mkdir(exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for check in checks:
+        print(f"{check['status']} {check['name']} {check['measured']:.3f} <={check['limit']:.2f}")
+    failed = sum(check["status"] == "FAIL" for check in checks)
+    print(f"{len(checks) - failed} passed, {failed} failed, 0 skipped; see {args.out}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
