@@ -330,7 +330,9 @@ class TimeEmbedder(nn.Module):
 
     def forward(self, timestep: torch.Tensor) -> torch.Tensor:
         """Embed scaled timesteps [B] to [B, hidden]."""
-        angles = timestep.float()[:, None] * self.frequencies.to(timestep.device)
+        # Moved once, by the first call: a graph capture could not copy from the host.
+        self.frequencies = self.frequencies.to(timestep.device)
+        angles = timestep.float()[:, None] * self.frequencies
         features = torch.cat([angles.cos(), angles.sin()], dim=-1)
         return self.linear_2(F.silu(self.linear_1(features.to(self.linear_1.weight.dtype))))
 
