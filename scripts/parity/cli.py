@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import re
 import signal
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any
 from cosmos3_weights import weight_shapes
 
 from parity.launch import RunFailed
-from parity.prompts import Prompt, load_prompts
+from parity.prompts import MAX_TOKENS, Prompt, load_prompts, random_prompts
 from parity.report import REPORT_FILES
 from parity.sizes import SIZES, VOCABULARY, check_heads, full_config
 from parity.sources import ROOT, Source, import_roots
@@ -41,6 +42,7 @@ class Settings:
         config: Fields of the diffusers config.json.
         prompts: Negative and positive.
         sources: "fixed" and "unfixed" code.
+        checkout: The TensorRT-LLM checkout whose code it is; None for the embedded host.
         bucket_bytes: Text K/V of one bucket on one rank.
     """
 
@@ -55,6 +57,7 @@ class Settings:
     guidance: float
     fps: float
     prompts_file: Path | None
+    prompt_tokens: tuple[int, int] | None
     checkpoint: Path | None
     trtllm_dir: Path | None
     out: Path
@@ -63,6 +66,7 @@ class Settings:
     config: dict[str, Any] = field(default_factory=dict)
     prompts: tuple[Prompt, ...] = ()
     sources: dict[str, Source] = field(default_factory=dict)
+    checkout: Any = None
     bucket_bytes: int = 0
 
     @property
@@ -71,6 +75,12 @@ class Settings:
         frames, height, width = self.video
         patch = self.config["latent_patch_size"]
         return frames * math.ceil(height / patch) * math.ceil(width / patch)
+
+    @property
+    def pads(self) -> bool:
+        """Whether the old way pads anything, so that its error can be seen."""
+        lengths = {len(prompt.ids) for prompt in self.prompts}
+        return len(lengths) > 1 or any(n % self.ranks for n in (*lengths, self.video_rows))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -103,7 +113,12 @@ def parse(argv: list[str] | None = None) -> Settings:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=int, choices=(1, 2, 4, 8), default=2, help="processes, over Ulysses")
+    add("--ranks", type=int, choices=(1, 2, 4, 8), help="processes, over Ulysses (default: 2)")
+    add(
+        "--layout",
+        metavar="AXES",
+        help="instead of --ranks: ulysses=P, attn2d=ROWSxCOLUMNS, or both with a comma",
+    )
     add("--size", choices=tuple(SIZES), default="tiny", help="nano-4l and nano want a GPU")
     add(
         "--video",
@@ -118,7 +133,15 @@ def parse(argv: list[str] | None = None) -> Settings:
     add("--seed", type=int, default=0, help="of weights and starting latents")
     add("--guidance", type=float, default=6.0, help="of classifier-free guidance")
     add("--fps", type=float, default=24.0, help="frame rate that positions are scaled by")
-    add("--prompts", type=Path, metavar="FILE", help='JSON with "positive" and "negative"')
+    prompts = parser.add_mutually_exclusive_group()
+    prompts.add_argument(
+        "--prompts", type=Path, metavar="FILE", help='JSON with "positive" and "negative"'
+    )
+    prompts.add_argument(
+        "--prompt-tokens",
+        metavar="N,M",
+        help="random prompts of N (negative) and M (positive) tokens",
+    )
     add("--checkpoint", type=Path, metavar="DIR", help="real weights in diffusers' format")
     add("--trtllm-dir", type=Path, metavar="DIR", help="run on this checkout's own code")
     add("--no-oracle", action="store_true", help="leave diffusers' transformer out")
@@ -130,8 +153,14 @@ def parse(argv: list[str] | None = None) -> Settings:
         help="folder of the report; an earlier report there is replaced",
     )
     args = parser.parse_args(argv)
+    layout = {"ulysses_size": 2 if args.ranks is None else args.ranks}
+    if args.layout is not None:
+        if args.ranks is not None:
+            parser.error("--layout says how many ranks there are; leave --ranks out")
+        layout = parse_layout(args.layout)
     return Settings(
-        ranks=args.ranks,
+        ranks=math.prod(layout.values()),
+        layout=layout,
         size=args.size,
         video=_video(args.video),
         dtype=args.dtype,
@@ -142,6 +171,7 @@ def parse(argv: list[str] | None = None) -> Settings:
         guidance=args.guidance,
         fps=args.fps,
         prompts_file=args.prompts,
+        prompt_tokens=None if args.prompt_tokens is None else _prompt_tokens(args.prompt_tokens),
         checkpoint=args.checkpoint,
         trtllm_dir=args.trtllm_dir,
         out=args.out,
@@ -176,11 +206,13 @@ def prepare(settings: Settings) -> Settings:
             f"the model's vocabulary has {settings.config['vocab_size']} ids, fewer than the "
             f"{VOCABULARY} that Qwen's prompts are tokenised for; take a Cosmos3 checkpoint."
         )
-    check_heads(settings.config, settings.ranks)
-    if settings.ranks > 1:
-        settings.layout = {"ulysses_size": settings.ranks}
+    flag = "--ranks" if len(settings.layout) == 1 else "--layout ulysses="
+    check_heads(settings.config, settings.layout["ulysses_size"], flag)
 
-    settings.prompts = load_prompts(settings.prompts_file)
+    if settings.prompt_tokens is None:
+        settings.prompts = load_prompts(settings.prompts_file)
+    else:
+        settings.prompts = random_prompts(*settings.prompt_tokens, settings.seed)
     settings.device = _device(settings)
     settings.sources = import_roots(settings)
     check_output(settings.out)
@@ -229,6 +261,38 @@ def _video(text: str) -> tuple[int, int, int]:
     return shape
 
 
+def parse_layout(text: str) -> dict[str, int]:
+    """Returns the keywords of VisualGenMapping for a text such as "attn2d=1x2,ulysses=2".
+
+    Raises:
+        ValueError: The text is no layout.
+    """
+    expected = "expected ulysses=P, attn2d=ROWSxCOLUMNS or both, such as attn2d=1x2,ulysses=2"
+    layout = {"ulysses_size": 1}
+    for axis in text.split(","):
+        match = re.fullmatch(r"(?:ulysses=([1-9]\d*)|attn2d=([1-9]\d*)x([1-9]\d*))", axis.strip())
+        if match is None:
+            raise ValueError(f"--layout {text!r}: {axis.strip()!r} is no axis; {expected}.")
+        if match[1]:
+            layout["ulysses_size"] = int(match[1])
+        else:
+            layout |= {"attn2d_row_size": int(match[2]), "attn2d_col_size": int(match[3])}
+    if math.prod(layout.values()) > 8:
+        raise ValueError(f"--layout {text!r} has more than 8 ranks; {expected}.")
+    return layout
+
+
+def _prompt_tokens(text: str) -> tuple[int, int]:
+    expected = f"expected two lengths of 1 to {MAX_TOKENS} tokens, such as 7,19"
+    try:
+        lengths = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        lengths = ()
+    if len(lengths) != 2 or min(lengths) < 1 or max(lengths) > MAX_TOKENS:
+        raise ValueError(f"--prompt-tokens {text!r}: {expected}.")
+    return lengths
+
+
 def _device(settings: Settings) -> str:
     if settings.device == "cpu":
         return "cpu"
@@ -250,6 +314,11 @@ def _device(settings: Settings) -> str:
 
 
 def _check_backend(settings: Settings) -> None:
+    if len(settings.layout) > 1 and settings.backend != "FA4":
+        raise ValueError(
+            f"--layout with attn2d needs an attention backend that returns its LSE, and "
+            f"{settings.backend} does not; use --backend FA4."
+        )
     if settings.backend != "FA4" or settings.device == "cpu":
         return
     if settings.dtype != "bfloat16":
@@ -326,6 +395,7 @@ def _read(path: Path | str) -> str:
 def _bucket_bytes(settings: Settings) -> int:
     """Returns the bytes of K and V of one bucket of text rows on one rank, over all layers."""
     config = settings.config
-    values = BUCKET * (config["num_key_value_heads"] // settings.ranks) * config["head_dim"]
+    heads = config["num_key_value_heads"] // settings.layout["ulysses_size"]
+    values = BUCKET * heads * config["head_dim"]
     pairs = 2 * config["num_hidden_layers"] * len(settings.prompts)
     return pairs * values * DTYPE_BYTES[settings.dtype]

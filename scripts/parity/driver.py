@@ -167,6 +167,7 @@ def _spec(run_: Run, settings: Settings, scratch: Path) -> dict[str, Any]:
         "backend": run_.backend,
         "layout": settings.layout if run_.ranks > 1 else {},
         "roots": list(source.roots) if source else [],
+        "real": source.real if source else False,
         "transformer_kwargs": source.transformer_kwargs if source else {},
         "config": settings.config,
         "checkpoint": str(settings.checkpoint) if settings.checkpoint else None,
@@ -199,6 +200,7 @@ def _facts(settings: Settings, runs: list[Run], results) -> dict[str, Any]:
                 "backend": run_.backend or None,
                 "attention": reports[0]["attention"],
                 "code": settings.sources[run_.source].description if run_.source else "diffusers",
+                "outside": reports[0]["outside"],
                 "modules": own,
                 "modules_sha256": combined_digest(own) if own else None,
                 "text_bytes": [report["text_bytes"] for report in reports],
@@ -243,6 +245,7 @@ def _facts(settings: Settings, runs: list[Run], results) -> dict[str, Any]:
             "timesteps": scheduler.timesteps.tolist(),
         },
         "runs": run_facts,
+        "checkout": settings.checkout.facts() if settings.checkout else None,
         "files": [
             {"sha256": digest, "module": entry["module"], "path": _shown(Path(entry["path"]))}
             for digest, entry in sorted(files.items(), key=lambda item: item[1]["module"])

@@ -10,6 +10,7 @@ of the turn and the token at which generation starts, as in diffusers'
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -88,6 +89,24 @@ def tokenize(role: str, text: str, max_tokens: int = MAX_TOKENS) -> Prompt:
             f"{len(ids) - max_tokens}."
         )
     return Prompt(role, text, tuple(ids))
+
+
+def random_prompts(negative: int, positive: int, seed: int) -> tuple[Prompt, Prompt]:
+    """Returns two prompts of random ids, in the order of the B=2 batch.
+
+    Args:
+        negative: Tokens of the negative prompt.
+        positive: Tokens of the positive prompt.
+        seed: The same seed gives the same ids.
+    """
+    draw = random.Random(seed)
+    # Below the special tokens.
+    return tuple(
+        Prompt(
+            role, f"({count} random tokens)", tuple(draw.randrange(151643) for _ in range(count))
+        )
+        for role, count in (("negative", negative), ("positive", positive))
+    )
 
 
 def load_prompts(path: Path | None = None) -> tuple[Prompt, Prompt]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.checks import FORWARD_LIMIT, SAMPLES, Check, figure
+from parity.checks import FORWARD_LIMIT, SAMPLES, Check, figure, forward_limit
 from parity.pictures import Palette, colour_bar, difference, error_plot, log_colours, png
 
 REPORT_FILES = ("parity.json", "parity.md", "report.html")
@@ -106,6 +106,10 @@ def summary(facts: dict) -> str:
     frames, height, width = settings["video"]
     model = settings["checkpoint"] or f"{settings['size']} (random weights)"
     ranks = f"{settings['ranks']} rank" + ("s" if settings["ranks"] != 1 else "")
+    if len(settings["layout"]) > 1:
+        ranks += f" ({', '.join(f'{axis} {size}' for axis, size in settings['layout'].items())})"
+    if facts["checkout"]:
+        ranks += ", on a TensorRT-LLM checkout's own files"
     return (
         f"{model} on {ranks}, {settings['dtype']}, {settings['backend']}, on "
         f"{facts['machine']['device_name']}; prompts of {lengths['negative']} and "
@@ -149,6 +153,7 @@ def fact_rows(facts: dict) -> list[tuple[str, str]]:
         ("versions", versions),
         ("this project", f"commit {commit}" + (", modified" if project["modified"] else "")),
         ("attention", f"{fixed['attention']}"),
+        *_checkout_rows(facts),
         (
             "code",
             f"{len(fixed['modules'])} modules, sha256 {(fixed['modules_sha256'] or '-')[:16]}; "
@@ -160,6 +165,36 @@ def fact_rows(facts: dict) -> list[tuple[str, str]]:
             f"{prompts['model_vocabulary']} rows in the model",
         ),
         ("cost", f"{cost['seconds']:.0f} s, {cost['peak_bytes'] / 2**30:.2f} GiB at most"),
+    ]
+
+
+def _checkout_rows(facts: dict) -> list[tuple[str, str]]:
+    """Returns which files were a checkout's own, and what was done to them from outside."""
+    checkout = facts["checkout"]
+    if not checkout:
+        return []
+
+    def listed(side: str) -> str:
+        files = (f"{f['path'].partition('visual_gen/')[2]} {f['sha256'][:16]}" for f in side)
+        return "; ".join(files) or "none"
+
+    files = checkout["files"]
+    fixed = next((run for run in facts["runs"] if run["name"] == "fixed"), facts["runs"][0])
+    theirs = {f["sha256"] for side in files.values() for f in side}
+    others = sorted(
+        name.removeprefix("tensorrt_llm.")
+        for name, digest in fixed["modules"].items()
+        if digest not in theirs
+    )
+    return [
+        ("checkout", f"{checkout['folder']} at {checkout['commit'] or 'no commit'}"),
+        ("unfixed side", checkout["unfixed"]),
+        ("fixed side", checkout["fixed"]),
+        ("its files on both sides, unchanged", listed(files["both"])),
+        ("its files on the unfixed side", listed(files["unfixed"])),
+        ("files of the fixed side", listed(files["fixed"])),
+        ("stand-ins", ", ".join(others)),
+        ("changed from outside", "; ".join(fixed["outside"]) or "nothing"),
     ]
 
 
@@ -253,7 +288,7 @@ def _power(low: float, decades: int) -> str:
 
 
 def _panels(settings, titles, facts):
-    errors, limit = facts["errors"], FORWARD_LIMIT[settings.dtype]
+    errors, limit = facts["errors"], forward_limit(settings)
     pairs = [
         ("unfixed-vs-one", "unfixed", "unfixed"),
         ("fixed-vs-one", "fixed", "fixed"),

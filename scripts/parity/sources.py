@@ -21,11 +21,13 @@ class Source:
         description: One line for the report.
         roots: Import roots, first searched first.
         transformer_kwargs: Passed to Cosmos3VFMTransformer beside its configuration.
+        real: The transformer and what it imports are a checkout's own files.
     """
 
     description: str
     roots: tuple[str, ...]
     transformer_kwargs: dict[str, Any] = field(default_factory=dict)
+    real: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns what a worker needs."""
@@ -35,21 +37,29 @@ class Source:
 def import_roots(settings) -> dict[str, Source]:
     """Returns the sources "fixed" and "unfixed" for these settings.
 
-    Here both are the embedded host, which can run the old behaviour too. With a checkout of
-    TensorRT-LLM they become two module trees, as it is and with the patches applied.
+    Without a checkout both are the embedded host, which can run the old behaviour too. With one
+    they are two module trees, as it is and with the patches applied; settings.checkout describes
+    it afterwards.
 
     Raises:
         ValueError: The code asked for is not there.
     """
     import hostpath
 
-    if settings.trtllm_dir is not None:
-        raise ValueError(
-            f"--trtllm-dir {settings.trtllm_dir}: running on a checkout is not there yet; leave "
-            "the option out to run on the embedded host."
-        )
     flash_attn = "auto" if settings.device == "cuda" else "cpu"
     roots = tuple(str(root) for root in hostpath.roots(flash_attn))
+    if settings.trtllm_dir is not None:
+        from parity.real import STAND_INS, prepare
+
+        settings.checkout = prepare(settings.trtllm_dir)
+        below = roots[roots.index(str(STAND_INS)) :]
+        return {
+            side: Source(text, (str(settings.checkout.stages[side]), *below), real=True)
+            for side, text in (
+                ("fixed", settings.checkout.fixed),
+                ("unfixed", settings.checkout.unfixed),
+            )
+        }
     return {
         "fixed": Source(
             "embedded host with the overlay: whole text on every rank, lengths per sample",

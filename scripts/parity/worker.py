@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from parity import outside
 from parity.checkpoint import CheckpointWeights, random_weights
 from parity.launch import resident_bytes
 from parity.sampling import denoise
@@ -82,6 +83,7 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
         "resident_bytes": resident_bytes(),
         "files": _files_of("tensorrt_llm"),
         "attention": model.attention(),
+        "outside": model.outside,
     }
     model.close()
     return report
@@ -123,6 +125,8 @@ class _Runner:
         self.device = device
         self.dtype = getattr(torch, spec["dtype"])
         self.seconds: list[float] = []
+        # What was changed from outside about code that is not this project's own.
+        self.outside: list[str] = []
         self._progress = folder / "progress" if rank == 0 else None
 
     def forward(self, latents: torch.Tensor, timestep: int) -> torch.Tensor:
@@ -161,6 +165,8 @@ class _Model(_Runner):
         super().__init__(spec, inputs, device, folder, rank)
         from importlib import import_module
 
+        if spec["real"]:
+            self.outside += outside.before_import(device, self.dtype, spec["backend"])
         self._distributed = spec["ranks"] > 1
         mapping = None
         if self._distributed:
@@ -185,8 +191,12 @@ class _Model(_Runner):
         transformer_class = import_module(MODEL).Cosmos3VFMTransformer
         with torch.device(device):
             model = transformer_class(config, **spec["transformer_kwargs"])
+        if spec["real"]:
+            self.outside += outside.before_loading(model, self.dtype, device)
         model.load_weights(self._weights())
         model.post_load_weights()
+        if spec["real"]:
+            outside.after_loading(model, self.dtype)
         self.model = model.to(device).eval()
         self.ids = inputs["text_ids"].to(device)
         self.mask = inputs["text_mask"].to(device)

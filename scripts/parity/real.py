@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on a checkout's own VisualGen Python: two copies of it, as it was and with the patches.
+
+The copies lie under build/real-<digest>/, "pin" and "patched", and hold only the files that a run
+imports, byte for byte. The stand-ins under host/ carry them. A checkout is never written to.
+
+    unfixed side    the checkout's files, or those of the commit below the patches where the
+                    checkout has them already (`make apply`, a pull request's branch)
+    fixed side      patches/ applied to a copy of the unfixed side, or the checkout's own files
+                    where it has the patches already
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from patchset.fit import patched
+from patchset.patch import PatchError
+from patchset.project import Project, join_lines, mismatches, split_lines
+from patchset.report import Misfit, Refusal
+
+from parity.imports import PACKAGE, Read, walk
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = f"{PACKAGE}/_torch/visual_gen"
+# Nothing imports the graph runner; it comes along for whoever captures a forward.
+RUNNER = f"{FOLDER}/cuda_graph_runner.py"
+STAND_INS = ROOT / "host" / "standins"
+# Commits of the transformer that are looked at to find the one below the patches.
+HISTORY = 50
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout, staged.
+
+    Attributes:
+        folder: The checkout.
+        commit: What it has checked out; None outside of git.
+        unfixed: Where the unfixed side comes from, for people.
+        fixed: Where the fixed side comes from, for people.
+        stages: "unfixed" and "fixed" -> the folder to put on the import path.
+        digests: "unfixed" and "fixed" -> path -> sha256 of each staged file.
+    """
+
+    folder: Path
+    commit: str | None
+    unfixed: str
+    fixed: str
+    stages: dict[str, Path]
+    digests: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def facts(self) -> dict:
+        """Returns what a report says about it."""
+        both, changed = [], {"unfixed": [], "fixed": []}
+        sides = self.digests
+        for path in sorted({*sides["unfixed"], *sides["fixed"]}):
+            found = {side: sides[side].get(path) for side in ("unfixed", "fixed")}
+            if found["unfixed"] == found["fixed"]:
+                both.append({"path": path, "sha256": found["fixed"]})
+                continue
+            for side, digest in found.items():
+                if digest is not None:
+                    changed[side].append({"path": path, "sha256": digest})
+        return {
+            "folder": str(self.folder),
+            "commit": self.commit,
+            "unfixed": self.unfixed,
+            "fixed": self.fixed,
+            "files": {"both": both, **changed},
+        }
+
+
+def prepare(folder: Path, project: Project | None = None, build: Path | None = None) -> Checkout:
+    """Stages both sides of a checkout.
+
+    Args:
+        folder: The checkout's top.
+        project: Where patches/ and the pin's line hashes are; this project when None.
+        build: Where the stages are made; build/ when None.
+
+    Raises:
+        ValueError: The folder is no checkout, lacks a file, holds another transformer that the
+            patches do not fit, or imports what neither it nor the stand-ins have.
+    """
+    project = project or Project(ROOT)
+    what = f"--trtllm-dir {folder}"
+    require_alone()
+    if not (folder / FOLDER).is_dir():
+        raise ValueError(
+            f"{what} is no checkout of TensorRT-LLM: it has no {FOLDER}; give its top folder, or "
+            "leave the option out to run on the embedded host."
+        )
+    try:
+        sides = _sides(folder.resolve(), project, what)
+    except (Misfit, Refusal, PatchError) as error:
+        raise ValueError(f"{what}: {error}") from error
+    files: dict[str, dict[str, bytes]] = {}
+    for side in ("unfixed", "fixed"):
+        entries = (project.file, RUNNER)
+        files[side], missing = walk(entries, sides[side], _reader(STAND_INS))
+        if missing:
+            shown = "\n    ".join(missing[:12])
+            raise ValueError(
+                f"{what} cannot be run, its {side} side does not hold together:\n    {shown}\n"
+                "Use a checkout of the commit in UPSTREAM."
+            )
+    digests = {
+        side: {path: hashlib.sha256(text).hexdigest() for path, text in sorted(found.items())}
+        for side, found in files.items()
+    }
+    stages = _stage(files, digests, build or project.build)
+    return Checkout(folder.resolve(), sides.commit, *sides.described, stages, digests)
+
+
+def require_alone() -> None:
+    """Refuses an interpreter that has TensorRT-LLM installed.
+
+    Raises:
+        ValueError: A regular package wins over the namespace that a checkout and the stand-ins
+            share, so that the installed files would run under the checkout's name.
+    """
+    spec = importlib.machinery.PathFinder.find_spec(PACKAGE, sys.path)
+    if spec is not None and spec.origin is not None:
+        raise ValueError(
+            f"{spec.origin} is installed and would be imported instead of the checkout; set PYTHON "
+            "to an interpreter without TensorRT-LLM, or run `make overlay` on the installed one."
+        )
+
+
+@dataclass
+class _Sides:
+    """How to read both sides of a checkout."""
+
+    commit: str | None
+    described: tuple[str, str]
+    readers: dict[str, Read]
+
+    def __getitem__(self, side: str) -> Read:
+        return self.readers[side]
+
+
+def _sides(folder: Path, project: Project, what: str) -> _Sides:
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    head = commit.decode().strip() if commit else None
+    if not top or Path(top.decode().strip()).resolve() != folder:
+        # A folder inside some other repository has that one's history, not its own.
+        head = None
+    tree = _reader(folder)
+    text = tree(project.file)
+    if text is None:
+        raise ValueError(f"{what} lacks {project.file}; Cosmos3 came to TensorRT-LLM later.")
+    wrong = _wrong_lines(text, project)
+    if not wrong:
+        fixed = _with_series(tree, project, anywhere=False)
+        return _Sides(
+            head,
+            (
+                "the checkout's files; every line that the patches touch is the pin's",
+                _series_text(project),
+            ),
+            {"unfixed": tree, "fixed": fixed},
+        )
+    if _has_patches(tree, project):
+        base = _below(folder, project) if head else None
+        if base is None:
+            raise ValueError(
+                f"{what} has the patches applied and no commit below them to compare with; run "
+                "`make unapply`, or give a git checkout whose history reaches the pin."
+            )
+        return _Sides(
+            head,
+            (f"the checkout's commit {base[:12]}, below the patches", _applied_text(folder)),
+            {"unfixed": lambda path: _git(folder, "cat-file", "blob", f"{base}:{path}")}
+            | {"fixed": tree},
+        )
+    try:
+        fixed = _with_series(tree, project, anywhere=True)
+    except Misfit as error:
+        raise ValueError(
+            f"{what} holds another {project.file.rpartition('/')[2]} than the pin: {len(wrong)} of "
+            f"{len(project.table)} lines differ, the first is line {wrong[0]}, and the patches do "
+            f"not fit it ({error}). Check out {project.pin[:12]}; `make check-upstream` tells what "
+            "moved."
+        ) from error
+    return _Sides(
+        head,
+        (
+            f"the checkout's files, not the pin's: {len(wrong)} of {len(project.table)} lines "
+            "differ, and the patches fit all the same",
+            _series_text(project),
+        ),
+        {"unfixed": tree, "fixed": fixed},
+    )
+
+
+def _reader(root: Path) -> Read:
+    def read(path: str) -> bytes | None:
+        try:
+            return (root / path).read_bytes()
+        except OSError:
+            return None
+
+    return read
+
+
+def _wrong_lines(text: bytes, project: Project) -> list[int]:
+    return mismatches(project.table, text.decode("utf-8", "replace").split("\n"))
+
+
+def _has_patches(read: Read, project: Project) -> bool:
+    """Whether the new modules are all there, whatever they hold."""
+    modules = [path for path in project.overlay if path.startswith(f"{project.modules}/")]
+    return bool(modules) and all(read(path) is not None for path in modules)
+
+
+def _below(folder: Path, project: Project) -> str | None:
+    """Returns the newest commit whose transformer is the pin's."""
+    args = ("log", f"-n{HISTORY}", "--format=%H", "--", project.file)
+    candidates = [project.pin, *(_git(folder, *args) or b"").decode().split()]
+    for commit in candidates:
+        text = _git(folder, "cat-file", "blob", f"{commit}:{project.file}")
+        if text is not None and not _wrong_lines(text, project):
+            return commit
+        # The commit that changed the file has its parent's text before it.
+        before = _git(folder, "cat-file", "blob", f"{commit}^:{project.file}")
+        if before is not None and not _wrong_lines(before, project):
+            return (_git(folder, "rev-parse", f"{commit}^") or b"").decode().strip()
+    return None
+
+
+def _with_series(tree: Read, project: Project, anywhere: bool) -> Read:
+    """Returns a reader of the tree after the series, all of it in memory."""
+    changed: dict[str, str] = {}
+    for patch in project.patches:
+        for diff in patch.files:
+            if diff.new:
+                changed[diff.path] = diff.text
+                continue
+            text = changed.get(diff.path)
+            if text is None:
+                source = tree(diff.path)
+                if source is None:
+                    raise Misfit(f"{patch.name}: the checkout has no {diff.path}")
+                text = source.decode("utf-8")
+            changed[diff.path] = join_lines(patched(split_lines(text), diff, anywhere))
+
+    def read(path: str) -> bytes | None:
+        return changed[path].encode() if path in changed else tree(path)
+
+    return read
+
+
+def _series_text(project: Project) -> str:
+    count = len(project.series)
+    return f"a copy of the unfixed side with patches/ applied ({count} patches)"
+
+
+def _applied_text(folder: Path) -> str:
+    dirty = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", FOLDER)
+    return "the checkout's own files, patches applied" + (", edited since" if dirty else "")
+
+
+def _git(folder: Path, *args: str) -> bytes | None:
+    """Returns what git prints, or None where it fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args],
+            capture_output=True,
+            timeout=120,
+            env={**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _stage(files, digests, build: Path) -> dict[str, Path]:
+    """Writes both sides to a folder named by their contents, in one step."""
+    whole = hashlib.sha256()
+    for side in ("unfixed", "fixed"):
+        for path, digest in digests[side].items():
+            whole.update(f"{side} {path} {digest}\n".encode())
+    folder = build / f"real-{whole.hexdigest()[:16]}"
+    names = {"unfixed": "pin", "fixed": "patched"}
+    stages = {side: folder / name for side, name in names.items()}
+    if all(_intact(stages[side], digests[side]) for side in stages):
+        return stages
+    build.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".real-", dir=build))
+    try:
+        for side, name in names.items():
+            for path, text in files[side].items():
+                target = fresh / name / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(text)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return stages
+
+
+def _intact(stage: Path, digests: dict[str, str]) -> bool:
+    there = {
+        path.relative_to(stage).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in stage.rglob("*.py")
+    }
+    return there == digests
