@@ -108,7 +108,7 @@ def summary(facts: dict) -> str:
     ranks = f"{settings['ranks']} rank" + ("s" if settings["ranks"] != 1 else "")
     if len(settings["layout"]) > 1:
         ranks += f" ({', '.join(f'{axis} {size}' for axis, size in settings['layout'].items())})"
-    if facts["checkout"]:
+    if facts.get("checkout"):
         ranks += ", on a TensorRT-LLM checkout's own files"
     return (
         f"{model} on {ranks}, {settings['dtype']}, {settings['backend']}, on "
@@ -170,7 +170,7 @@ def fact_rows(facts: dict) -> list[tuple[str, str]]:
 
 def _checkout_rows(facts: dict) -> list[tuple[str, str]]:
     """Returns which files were a checkout's own, and what was done to them from outside."""
-    checkout = facts["checkout"]
+    checkout = facts.get("checkout")
     if not checkout:
         return []
 

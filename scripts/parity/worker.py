@@ -165,7 +165,7 @@ class _Model(_Runner):
         super().__init__(spec, inputs, device, folder, rank)
         from importlib import import_module
 
-        if spec["real"]:
+        if spec.get("real"):
             self.outside += outside.before_import(device, self.dtype, spec["backend"])
         self._distributed = spec["ranks"] > 1
         mapping = None
@@ -191,11 +191,11 @@ class _Model(_Runner):
         transformer_class = import_module(MODEL).Cosmos3VFMTransformer
         with torch.device(device):
             model = transformer_class(config, **spec["transformer_kwargs"])
-        if spec["real"]:
+        if spec.get("real"):
             self.outside += outside.before_loading(model, self.dtype, device)
         model.load_weights(self._weights())
         model.post_load_weights()
-        if spec["real"]:
+        if spec.get("real"):
             outside.after_loading(model, self.dtype)
         self.model = model.to(device).eval()
         self.ids = inputs["text_ids"].to(device)
