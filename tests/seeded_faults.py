@@ -34,6 +34,7 @@ from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
 
 ULYSSES = Layout(ulysses=2)
 MESH = Layout(rows=2, cols=2)
+RING = Layout(ring=2)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -391,6 +392,25 @@ FAULTS: dict[str, Fault] = {
         reattend(unguarded),
         attention("FA4", **_EMPTY_COLUMN),
         caught_by="nan",
+    ),
+    # In a ring of 2.
+    "text-in-every-block": Fault(
+        "the text joins every block that passes by",
+        review(
+            lambda text, view: dataclasses.replace(
+                view,
+                ring_blocks=tuple(
+                    dataclasses.replace(block, k=view.k, v=view.v, key_lengths=view.key_lengths)
+                    for block in view.ring_blocks
+                ),
+            )
+        ),
+        attention("FA4", RING, video_rows=28),
+    ),
+    "ring-blocks-in-another-order": Fault(
+        "the valid rows of a block are those of another rank's",
+        review(lambda text, view: dataclasses.replace(view, ring_blocks=view.ring_blocks[::-1])),
+        attention("FA4", Layout(ring=4), video_rows=27),
     ),
     "video-padding-in-a-column": Fault(
         "rows that pad the video are left in", video_padding, attention("FA4", MESH)

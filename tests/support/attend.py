@@ -22,7 +22,7 @@ from tensorrt_llm._torch.visual_gen.attention_backend.interface import Attention
 from tensorrt_llm._torch.visual_gen.attention_backend.parallel import wrap_parallel_attention
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
 from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
-from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import install_text_attention
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_attention, text_ring
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
 FULL = PredefinedAttentionMask.FULL
@@ -100,7 +100,9 @@ def exact(rank: int, case: AttentionCase, fill: float = POISON) -> torch.Tensor:
         fill: What the rows that pad the video hold.
     """
     vgm = mapping(case.layout, rank)
-    attn = install_text_attention(wrap_parallel_attention(compute_backend(case), vgm))
+    attn = wrap_parallel_attention(compute_backend(case), vgm)
+    # The ring comes as a module of its own, which hands every other chain on.
+    attn = (text_ring if case.layout.ring > 1 else text_attention).install_text_attention(attn)
     drawn = {name: tp_heads(case, x, vgm.tp_rank) for name, x in case.tensors().items()}
     video = (case.padded_video(drawn[name], fill) for name in "qkv")
     q, k, v = (x.chunk(case.layout.sequence_size, dim=1)[vgm.seq_rank] for x in video)
