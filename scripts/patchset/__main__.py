@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Command line: ``python -m patchset COMMAND`` with ``scripts/`` on the import path."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import check, checkout, export
+from .git import GitError
+from .patch import PatchError
+from .project import Project
+from .report import Misfit, Refusal, Report, note
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(prog="python -m patchset", description=__doc__)
+    top.add_argument("--project", type=Path, default=ROOT, help="folder with UPSTREAM and patches/")
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    def directory(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--dir", type=Path, help="a checkout; default: a clone under build/")
+
+    add("check", "check the series offline against the pin's line hashes")
+    sub = add("export", "rewrite the new files in the patches from overlay/")
+    sub.add_argument("--check", action="store_true", help="only tell what differs; exit 1 if any")
+    sub = add("tree", "make a small git checkout of the pinned file, to edit the series in")
+    sub.add_argument("folder", type=Path, help="the checkout to make")
+    sub.add_argument("--pinned", type=Path, required=True, help="the pinned file, or its tree")
+    sub = add("refresh", "rewrite patches/ from the commits of such a checkout")
+    sub.add_argument("--tree", type=Path, required=True, help="the checkout")
+    sub.add_argument("--base", help="commit below the series; default: tag pin, or the pin")
+    sub = add("apply", "commit the series on a branch of its own and check it out")
+    directory(sub)
+    sub.add_argument("--try", dest="anywhere", action="store_true", help="take another commit too")
+    sub.add_argument("--url", help="clone from here instead")
+    sub = add("unapply", "go back to what was checked out before apply")
+    directory(sub)
+    sub = add("check-upstream", "tell hunk by hunk whether the series fits another commit")
+    directory(sub)
+    sub.add_argument("--ref", help="branch, tag or commit; fetched if the checkout lacks it")
+    sub.add_argument("--file", type=Path, help="hold it against this copy of the file instead")
+    sub.add_argument("--url", help="clone from here instead")
+    return top
+
+
+def run(args: argparse.Namespace, project: Project, report: Report) -> int:
+    """Run one command."""
+    match args.command:
+        case "check":
+            return check.run(project, report)
+        case "export":
+            return export.export(project, report, args.check)
+        case "tree":
+            return export.tree(project, args.folder, args.pinned, report)
+        case "refresh":
+            return export.refresh(project, args.tree, args.base, report)
+        case "apply":
+            return checkout.apply(project, args.dir, report, args.anywhere, args.url)
+        case "unapply":
+            return checkout.unapply(project, args.dir, report)
+        case "check-upstream":
+            return checkout.check_upstream(project, args, report)
+    raise AssertionError(args.command)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0, 1 a check failed, 2 usage."""
+    args = parser().parse_args(argv)
+    try:
+        return run(args, Project(args.project.resolve()), Report())
+    except (Misfit, PatchError) as error:
+        note(f"failed: {error}")
+        return 1
+    except (Refusal, GitError, OSError) as error:
+        note(f"refused: {error}")
+        return 2
+    except KeyboardInterrupt:
+        note("interrupted; nothing is half done")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
