@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import check, checkout, export
+from . import check, checkout, export, overlay
 from .git import GitError
 from .patch import PatchError
 from .project import Project
@@ -47,6 +47,19 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--ref", help="branch, tag or commit; fetched if the checkout lacks it")
     sub.add_argument("--file", type=Path, help="hold it against this copy of the file instead")
     sub.add_argument("--url", help="clone from here instead")
+
+    def installed(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--python", help="the interpreter that has tensorrt_llm; default: this one"
+        )
+        sub.add_argument("--out", type=Path, help="folder of the overlay; default: build/overlay")
+
+    sub = add("overlay", "make patched copies and an import hook for an installed tensorrt_llm")
+    installed(sub)
+    sub.add_argument("--package", type=Path, help="the package's folder, instead of --python")
+    sub.add_argument("--accept-version", help="take this version too")
+    sub.add_argument("--accept-digest", help="take a file with this sha256, if every hunk fits")
+    installed(add("overlay-status", "tell which overlay is made and on, for which file and digest"))
     return top
 
 
@@ -67,6 +80,10 @@ def run(args: argparse.Namespace, project: Project, report: Report) -> int:
             return checkout.unapply(project, args.dir, report)
         case "check-upstream":
             return checkout.check_upstream(project, args, report)
+        case "overlay":
+            return overlay.make(project, args, report)
+        case "overlay-status":
+            return overlay.show_status(project, args, report)
     raise AssertionError(args.command)
 
 
