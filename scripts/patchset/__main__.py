@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import check, checkout, export, overlay
+from . import check, checkout, export, overlay, pr
 from .git import GitError
 from .patch import PatchError
 from .project import Project
@@ -60,6 +60,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--accept-version", help="take this version too")
     sub.add_argument("--accept-digest", help="take a file with this sha256, if every hunk fits")
     installed(add("overlay-status", "tell which overlay is made and on, for which file and digest"))
+    directory(add("pr", "prepare branch and cover text of the pull request, and check them"))
+    directory(add("check-pr", "check that branch and text again"))
     return top
 
 
@@ -84,6 +86,10 @@ def run(args: argparse.Namespace, project: Project, report: Report) -> int:
             return overlay.make(project, args, report)
         case "overlay-status":
             return overlay.show_status(project, args, report)
+        case "pr":
+            return pr.prepare(project, args.dir, report)
+        case "check-pr":
+            return pr.check_branch(project, args.dir, report)
     raise AssertionError(args.command)
 
 
