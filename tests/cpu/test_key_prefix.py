@@ -123,7 +123,7 @@ def test_key_prefix_lengths_overwritten_in_place_vs_rebuilt(backend):
     """Lengths are read from the device tensor at every call: nothing of them is kept."""
     case = attend.AttentionCase(backend=backend, dtype=torch.float32)
     drawn = case.tensors()
-    attn = attend.install_text_attention(attend.compute_backend(case))
+    attn = attend.install(attend.compute_backend(case))
     text = attend.TextKV.build([(drawn["text_k"], drawn["text_v"])], case.lengths)
     view = text.attach(drawn["q"].flatten(2), video_rows=case.video_rows)[0]
     names = ("q", "k", "v")

@@ -37,7 +37,7 @@ BACKENDS = attend.CPU_BACKENDS
 
 
 def adapter(case: AttentionCase) -> TextAttention:
-    return attend.install_text_attention(attend.compute_backend(case))
+    return attend.install(attend.compute_backend(case))
 
 
 def view_of(case: AttentionCase, drawn, layout=TextKVLayout()):

@@ -199,7 +199,7 @@ def test_text_kv_video_rows_vs_simulated_sharding(layout):
 
 
 def test_text_kv_layout_without_mapping_vs_single_rank():
-    assert TextKVLayout.from_mapping(None) == TextKVLayout()
+    assert TextKVLayout.from_mapping(None) == TextKVLayout() == layout_of(Layout())
     assert TextKVLayout().local_video_rows(27) == 27
 
 

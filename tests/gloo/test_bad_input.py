@@ -25,9 +25,7 @@ def _attach(rank: int, size: int, **changes) -> None:
     """One attention with a text that belongs to another sequence."""
     case = AttentionCase(layout=Layout(ulysses=size), dtype=torch.float32, heads=8, kv_heads=8)
     vgm = attend.mapping(case.layout, rank)
-    attn = attend.install_text_attention(
-        attend.wrap_parallel_attention(attend.compute_backend(case), vgm)
-    )
+    attn = attend.install(attend.wrap_parallel_attention(attend.compute_backend(case), vgm))
     cached = dataclasses.replace(case, **changes)
     drawn = cached.tensors()
     text = TextKV.build(

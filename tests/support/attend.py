@@ -72,6 +72,11 @@ def compute_backend(case: AttentionCase):
     )
 
 
+def install(attn, layout: Layout = Layout()):
+    """Puts the adapter into a chain. The ring comes with a module of its own."""
+    return (text_ring if layout.ring > 1 else text_attention).install_text_attention(attn)
+
+
 def call(attn, q, k, v, *, with_lse=False, **kwargs):
     """Calls a backend or wrapper with NHD tensors, as the attention module does; returns NHD."""
     heads_first = attn.preferred_layout == AttentionTensorLayout.HND
@@ -100,9 +105,7 @@ def exact(rank: int, case: AttentionCase, fill: float = POISON) -> torch.Tensor:
         fill: What the rows that pad the video hold.
     """
     vgm = mapping(case.layout, rank)
-    attn = wrap_parallel_attention(compute_backend(case), vgm)
-    # The ring comes as a module of its own, which hands every other chain on.
-    attn = (text_ring if case.layout.ring > 1 else text_attention).install_text_attention(attn)
+    attn = install(wrap_parallel_attention(compute_backend(case), vgm), case.layout)
     drawn = {name: tp_heads(case, x, vgm.tp_rank) for name, x in case.tensors().items()}
     video = (case.padded_video(drawn[name], fill) for name in "qkv")
     q, k, v = (x.chunk(case.layout.sequence_size, dim=1)[vgm.seq_rank] for x in video)
