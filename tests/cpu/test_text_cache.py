@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which CUDA graph may answer a request, without a GPU: a runner that remembers addresses.
+
+A captured graph reads tensors at the addresses of its capture. The runner here remembers those
+tensors under the key, and a replay is right if they hold the text of the request by then.
+"""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.checks import host
+from support.model import ModelCase
+
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_buffers import (
+    TextBuffers,
+    install_text_buffers,
+)
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_cache import install_text_graph_key
+
+ROWS = {(3, 5, 6): 27, (7, 4, 3): 28, (1, 2, 2): 1}
+
+
+class Runner:
+    """What VisualGen's graph runner has, as far as the text's key needs it."""
+
+    def __init__(self):
+        self.allow_capture = True
+        self.key_fns, self.graphs = {}, {}
+        self.graph_outputs, self._graph_output_refs, self.static_inputs = {}, {}, {}
+        self.cleared = 0
+
+    def register_extra_key_fn(self, name, fn):
+        self.key_fns[name] = fn
+
+    def clear(self):
+        self.cleared += 1
+        self.graphs.clear()
+
+    def answer(self, transformer, case):
+        """Returns "captured", "replayed" or "eager", and what the answer read."""
+        inputs = case.inputs()
+        shapes = (tuple(inputs["hidden_states"].shape), tuple(inputs["text_ids"].shape))
+        key = (*shapes, *((name, fn(**inputs)) for name, fn in self.key_fns.items()))
+        if key in self.graphs:
+            return "replayed", self.graphs[key].reads
+        reads = transformer.cached_kv.attach(inputs["hidden_states"], ROWS[case.video])
+        tables = transformer.cached_kv.rope_tables(transformer.cached_freqs_gen)
+        if not self.allow_capture:
+            return "eager", (reads, tables)
+        self.graphs[key] = SimpleNamespace(reads=(reads, tables), reset=lambda: None)
+        return "captured", (reads, tables)
+
+
+def model(lengths=(7, 19), video=(3, 5, 6)):
+    case = ModelCase(lengths=lengths, video=video, overrides=(("num_hidden_layers", 2),))
+    return host(case), case
+
+
+def check_reads(transformer, case, reads):
+    """What a graph reads must be this request's text, lengths and positions, to the last bit."""
+    views, tables = reads
+    text = transformer.cached_kv
+    assert text.lengths == case.lengths
+    for view, k, v in zip(views, text.keys, text.values):
+        assert torch.equal(view.k, k) and torch.equal(view.v, v), "the text of another request"
+        assert view.key_lengths.tolist() == [ROWS[case.video] + n for n in case.lengths]
+    for table, own in zip(tables, transformer.cached_freqs_gen):
+        assert torch.equal(table, own), "the positions of another request"
+
+
+def install(transformer, buffers):
+    runner = Runner()
+    if buffers:
+        install_text_buffers(transformer)
+    else:
+        install_text_graph_key(transformer)
+    transformer.register_cuda_graph_extra_key_fns(runner)
+    return runner
+
+
+@pytest.mark.parametrize("buffers", [False, True], ids=["serial", "buffers"])
+def test_graph_key_prompts_one_after_the_other_vs_own_text(buffers):
+    """Prompts of equal shapes: without the text in the key, the first would answer them all."""
+    transformer, first = model()
+    runner = install(transformer, buffers)
+    answers = []
+    # Padded to the same rows by the caller, as upstream pads to max_sequence_length.
+    for lengths in [(7, 19), (19, 7), (7, 19), (1, 19)]:
+        case = model(lengths)[1]
+        transformer.reset_cache()
+        for _ in range(2):
+            how, reads = runner.answer(transformer, case)
+            check_reads(transformer, case, reads)
+            answers.append(how)
+    if buffers:
+        assert answers == ["captured"] + ["replayed"] * 7, "one graph serves the whole bucket"
+    else:
+        assert answers == ["captured", "replayed"] * 4, "each prompt has a graph of its own"
+
+
+@pytest.mark.parametrize("buffers", [False, True], ids=["serial", "buffers"])
+def test_graph_key_branches_swapped_by_assignment_vs_own_text(buffers):
+    transformer, _ = model()
+    runner = install(transformer, buffers)
+    branches = []
+    for lengths in [(7, 19), (19, 7), (300, 2)]:
+        case = model(lengths)[1]
+        transformer.reset_cache()
+        check_reads(transformer, case, runner.answer(transformer, case)[1])
+        branches.append((case, transformer.cached_kv, transformer.cached_freqs_gen))
+    for case, text, freqs in branches + branches[::-1]:
+        transformer.cached_kv, transformer.cached_freqs_gen = text, freqs
+        how, reads = runner.answer(transformer, case)
+        assert how == "replayed"
+        check_reads(transformer, case, reads)
+
+
+def test_graph_key_texts_that_are_gone_vs_dropped_graphs():
+    transformer, case = model()
+    runner = install(transformer, buffers=False)
+    runner.answer(transformer, case)
+    kept = transformer.cached_kv
+    transformer.reset_cache()
+    runner.answer(transformer, case)
+    assert len(runner.graphs) == 2, "a saved branch may come back, and its graph with it"
+    cleared = runner.cleared
+    del kept
+    transformer.reset_cache()
+    gc.collect()
+    runner.answer(transformer, case)
+    assert runner.cleared == cleared + 1 and len(runner.graphs) == 1
+
+
+def test_text_buffers_eager_step_after_another_text_vs_own_text():
+    """A text whose buffer went to another one reads its own tensors again."""
+    transformer, case = model()
+    runner = install(transformer, buffers=True)
+    runner.answer(transformer, case)
+    first, freqs = transformer.cached_kv, transformer.cached_freqs_gen
+    other = model((19, 7))[1]
+    transformer.reset_cache()
+    runner.answer(transformer, other)
+    transformer.cached_kv, transformer.cached_freqs_gen = first, freqs
+    hidden = case.inputs()["hidden_states"]
+    reads = first.attach(hidden, ROWS[case.video]), first.rope_tables(freqs)
+    check_reads(transformer, case, reads)
+    assert reads[0][0].k.data_ptr() == first.keys[0].data_ptr()
+
+
+def test_text_buffers_evicted_vs_dropped_graphs():
+    transformer, _ = model()
+    runner = install(transformer, buffers=True)
+    transformer.text_buffers.max_buffers = 2
+    cases = [model(video=video)[1] for video in ROWS]
+    for case in cases:
+        transformer.reset_cache()
+        how, reads = runner.answer(transformer, case)
+        assert how == "captured"
+        check_reads(transformer, case, reads)
+    assert len(runner.graphs) == 2 == len(transformer.text_buffers.buffers)
+    # The least recently used one is gone, and its graphs: no address of it may be read again.
+    transformer.reset_cache()
+    how, reads = runner.answer(transformer, cases[0])
+    assert how == "captured"
+    check_reads(transformer, cases[0], reads)
+
+
+def test_text_buffers_prompt_over_largest_bucket_vs_eager():
+    transformer, _ = model()
+    runner = install(transformer, buffers=True)
+    transformer.text_buffers.max_text_rows = 128
+    for lengths, expected in [
+        ((129, 3), "eager"),
+        ((7, 19), "captured"),
+        ((140, 3), "eager"),
+        ((19, 7), "replayed"),
+    ]:
+        case = model(lengths)[1]
+        transformer.reset_cache()
+        how, reads = runner.answer(transformer, case)
+        assert how == expected or (how == "captured" and lengths == (19, 7))
+        check_reads(transformer, case, reads)
+    assert runner.allow_capture, "captures stay held back after a long prompt"
+
+
+def test_text_buffers_refusal_vs_value_expected_remedy():
+    with pytest.raises(ValueError, match="max_buffers is 0; .* at least one"):
+        TextBuffers(max_buffers=0)
