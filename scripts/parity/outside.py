@@ -80,24 +80,31 @@ def before_loading(model, dtype: torch.dtype, device: torch.device) -> list[str]
         for parameter in model.parameters():
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)
-        embedder = model.time_embedder
-        half = embedder.frequency_embedding_size // 2
+        notes.append(f"weights: kept in {_name(dtype)} where the files say bfloat16")
+        notes += _remake_tables(dict(model.named_modules()), model, dtype, device)
+    return notes
+
+
+def _remake_tables(modules, model, dtype: torch.dtype, device: torch.device) -> list[str]:
+    """Computes the tables of the time embedder and of the rotary embedding as diffusers does."""
+    notes = []
+    embedder = modules.get("time_embedder")
+    if hasattr(embedder, "freqs"):
+        half = len(embedder.freqs)
         powers = -math.log(10000) * torch.arange(half, dtype=torch.float32, device="cpu") / half
         embedder.freqs = torch.exp(powers).to(device, dtype)
-        notes += [
-            f"weights: kept in {_name(dtype)} where the files say bfloat16",
+        notes.append(
             "time embedder: frequency table made anew in float32, it is bfloat16 in the files "
-            "(worth 1e-4 against diffusers)",
-        ]
-    if device.type == "cuda" and dtype not in HALF:
-        rotary = model.language_model.rotary_emb
+            "(worth 1e-4 against diffusers)"
+        )
+    rotary = modules.get("language_model.rotary_emb")
+    if hasattr(rotary, "inv_freq") and device.type == "cuda":
         config = model.model_config.pretrained_config
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cpu")
-        exponent = exponent / config.head_dim
-        rotary.inv_freq = (1.0 / (config.rope_theta**exponent)).to(device)
+        rotary.inv_freq = (1.0 / config.rope_theta ** (exponent / config.head_dim)).to(device)
         notes.append(
-            "rotary frequencies: made on the CPU, where one last bit cannot move an angle at "
-            "position 15000 by 1e-3"
+            "rotary frequencies: made on the CPU; a last bit that a GPU rounds otherwise moves an "
+            "angle at position 15000 by 1e-3"
         )
     return notes
 

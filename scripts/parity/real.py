@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = f"{PACKAGE}/_torch/visual_gen"
 # Nothing imports the graph runner; it comes along for whoever captures a forward.
 RUNNER = f"{FOLDER}/cuda_graph_runner.py"
+# The layout is made before the model is, from here.
+MAPPING = f"{FOLDER}/mapping.py"
 STAND_INS = ROOT / "host" / "standins"
 # Commits of the transformer that are looked at to find the one below the patches.
 HISTORY = 50
@@ -106,7 +108,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
         raise ValueError(f"{what}: {error}") from error
     files: dict[str, dict[str, bytes]] = {}
     for side in ("unfixed", "fixed"):
-        entries = (project.file, RUNNER)
+        entries = (project.file, MAPPING, RUNNER)
         files[side], missing = walk(entries, sides[side], _reader(STAND_INS))
         if missing:
             shown = "\n    ".join(missing[:12])
