@@ -118,7 +118,6 @@ def test_model_is_made_on_the_default_device():
     [
         ({"ulysses_size": 16}, "num_key_value_heads=8; tp_size x ulysses_size must be one of"),
         ({"tp_size": 4, "ulysses_size": 4}, "tp_size=4 x ulysses_size=4 = 16 does not divide"),
-        ({"ring_size": 16}, "ring_size=16: a ring attends block by block"),
     ],
 )
 def test_transformer_refuses_layouts_before_any_group_is_made(layout, message):
@@ -126,6 +125,16 @@ def test_transformer_refuses_layouts_before_any_group_is_made(layout, message):
     config = DiffusionModelConfig.from_diffusers(MODELS["tiny"])
     config.visual_gen_mapping = VisualGenMapping(16, 3, **layout)
     with pytest.raises(ValueError, match=message):
+        Cosmos3VFMTransformer(config)
+
+
+def test_transformer_refuses_a_ring_on_the_old_path_only():
+    config = DiffusionModelConfig.from_diffusers(MODELS["tiny"], backend="FA4")
+    config.visual_gen_mapping = VisualGenMapping(16, 3, ring_size=16)
+    with pytest.raises(ValueError, match="ring_size=16 with text_kv='padded'"):
+        Cosmos3VFMTransformer(config, text_kv="padded")
+    # The fixed path goes on to ask for its groups, which do not exist here.
+    with pytest.raises(RuntimeError, match="initialise torch.distributed"):
         Cosmos3VFMTransformer(config)
 
 

@@ -3,7 +3,7 @@
 """Answer repeated forwards of the same shapes from captured CUDA graphs."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -12,36 +12,36 @@ from torch.utils import _pytree as pytree
 WARM_UP_RUNS = 2
 
 
-@dataclass
-class _Captured:
-    graph: torch.cuda.CUDAGraph
-    inputs: list[torch.Tensor]  # what the graph reads; overwritten before each replay
-    outputs: list[torch.Tensor]
-    output_values: list[Any]  # the leaves of the result, tensors replaced by None
-    output_spec: Any
-
-
 class CUDAGraphRunner:
     """Captures a function once for each key, and replays it on a key that it has seen.
 
     The key is the shape, dtype and device of each tensor argument, the value of each other
-    argument, and what the registered functions return. A replay runs no Python but these
-    functions: whatever else the function reads, it reads at the addresses of the capture.
+    argument, and for each registered function the pair of its name and what it returns. A replay
+    runs no Python but these functions: whatever else the function reads, it reads at the
+    addresses of the capture.
 
     Attributes:
         enabled: False calls every wrapped function as it is.
-        graphs: what has been captured, by key.
+        allow_capture: False runs what has not been captured yet as it is.
+        graphs: the captured graphs, by key.
+        static_inputs: the tensors that each graph reads its arguments from, by key.
+        graph_outputs: what each captured call returned, at the addresses that a replay writes.
     """
 
     def __init__(self, enabled: bool = True) -> None:
         """Make an empty runner; without a GPU it is never enabled."""
         self.enabled = enabled and torch.cuda.is_available()
-        self.graphs: dict[Hashable, _Captured] = {}
+        self.allow_capture = True
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.static_inputs: dict[Hashable, list[torch.Tensor]] = {}
+        self.graph_outputs: dict[Hashable, Any] = {}
+        # Upstream keeps weak references beside the outputs; who drops a graph drops these too.
+        self._graph_output_refs: dict[Hashable, Any] = {}
         self._extra_key_fns: dict[str, Callable[..., Hashable]] = {}
         self._pool = None
 
     def register_extra_key_fn(self, name: str, fn: Callable[..., Hashable]) -> None:
-        """Add to the key what ``fn`` returns; it is called with the function's arguments.
+        """Add (name, what ``fn`` returns) to the key; it is called with the function's arguments.
 
         Args:
             name: of this part of the key; a second function of that name replaces the first.
@@ -52,9 +52,12 @@ class CUDAGraphRunner:
     def clear(self) -> None:
         """Forget all graphs and free their memory."""
         self.graphs.clear()
+        self.static_inputs.clear()
+        self.graph_outputs.clear()
+        self._graph_output_refs.clear()
         self._pool = None
 
-    def _key(self, leaves: list[Any], spec: Any, args: tuple, kwargs: dict) -> Hashable:
+    def _key(self, leaves: list[Any], spec: Any, args: tuple, kwargs: dict) -> tuple:
         extra = tuple((name, fn(*args, **kwargs)) for name, fn in self._extra_key_fns.items())
         values = []
         for leaf in leaves:
@@ -67,13 +70,13 @@ class CUDAGraphRunner:
                     f"an argument of type {type(leaf).__name__} can be neither a tensor nor a part "
                     "of the graph's key; pass tensors and hashable values"
                 )
-        return (tuple(values), str(spec), extra)
+        return (tuple(values), str(spec), *extra)
 
     def wrap(self, fn: Callable) -> Callable:
         """Return ``fn`` with graphs.
 
-        The outputs are copies, so that they outlive the next replay. ``fn`` may return any
-        nesting of tensors and other values that pytree knows, or a dataclass of tensors.
+        The outputs are copies, so that they outlive the next replay. ``fn`` returns a nesting of
+        tensors and other values that pytree knows, or a dataclass of such.
         """
 
         def run(*args, **kwargs):
@@ -81,22 +84,19 @@ class CUDAGraphRunner:
                 return fn(*args, **kwargs)
             leaves, spec = pytree.tree_flatten((args, kwargs))
             key = self._key(leaves, spec, args, kwargs)
-            captured = self.graphs.get(key)
-            if captured is None:
-                captured = self.graphs[key] = self._capture(fn, leaves, spec)
+            if key not in self.graphs:
+                if not self.allow_capture:
+                    return fn(*args, **kwargs)
+                self._capture(key, fn, leaves, spec)
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            for static, given in zip(captured.inputs, tensors):
+            for static, given in zip(self.static_inputs[key], tensors):
                 static.copy_(given)
-            captured.graph.replay()
-            fresh = iter([x.clone() for x in captured.outputs])
-            values = [
-                next(fresh) if is_tensor else value for is_tensor, value in captured.output_values
-            ]
-            return _unflatten(values, captured.output_spec)
+            self.graphs[key].replay()
+            return _copy(self.graph_outputs[key])
 
         return run
 
-    def _capture(self, fn: Callable, leaves: list[Any], spec: Any) -> _Captured:
+    def _capture(self, key: tuple, fn: Callable, leaves: list[Any], spec: Any) -> None:
         static = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(static, spec)
         stream = torch.cuda.Stream()
@@ -110,29 +110,15 @@ class CUDAGraphRunner:
             self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.graph(graph, pool=self._pool):
             result = fn(*args, **kwargs)
-        values, output_spec = _flatten(result)
-        return _Captured(
-            graph=graph,
-            inputs=[x for x in static if isinstance(x, torch.Tensor)],
-            outputs=[x for x in values if isinstance(x, torch.Tensor)],
-            output_values=[
-                (True, None) if isinstance(x, torch.Tensor) else (False, x) for x in values
-            ],
-            output_spec=output_spec,
-        )
+        self.graphs[key] = graph
+        self.static_inputs[key] = [x for x in static if isinstance(x, torch.Tensor)]
+        self.graph_outputs[key] = result
 
 
-def _flatten(result: Any) -> tuple[list[Any], Any]:
+def _copy(result: Any) -> Any:
     # TransformerOutput is a plain dataclass, which pytree takes for one leaf.
-    if hasattr(result, "__dataclass_fields__"):
-        names = list(result.__dataclass_fields__)
-        return [getattr(result, name) for name in names], (type(result), names)
-    values, spec = pytree.tree_flatten(result)
-    return values, (None, spec)
-
-
-def _unflatten(values: list[Any], spec: Any) -> Any:
-    kind, detail = spec
-    if kind is None:
-        return pytree.tree_unflatten(values, detail)
-    return kind(**dict(zip(detail, values)))
+    if is_dataclass(result):
+        return replace(
+            result, **{field.name: _copy(getattr(result, field.name)) for field in fields(result)}
+        )
+    return pytree.tree_map_only(torch.Tensor, torch.clone, result)

@@ -28,9 +28,10 @@ from tensorrt_llm._torch.visual_gen.quantization.loader import DynamicLinearWeig
 from ...modules.attention import Attention, QKVMode
 from ...utils import SequenceSharder, check_head_layout
 from .padded_text_kv import PaddedTextKV, PaddedTextKVView
-from .text_attention import install_text_attention
-from .text_cache import cache_text, install_text_graph_key
+from .text_buffers import install_text_buffers
+from .text_cache import cache_text
 from .text_kv import TextKVLayout
+from .text_ring import install_text_attention
 
 # What a config.json may leave out, with the values of the released Nano model.
 DEFAULTS = {
@@ -126,8 +127,8 @@ class Cosmos3Settings:
 
 
 def apply_rotary(x: torch.Tensor, freqs: Freqs) -> torch.Tensor:
-    """Rotate [B, rows, heads, D] by cosines and sines [B or 1, rows, D] (halves, not pairs)."""
-    cos, sin = (table.unsqueeze(2) for table in freqs)
+    """Rotate [B, rows, heads, D] by cosines and sines [B or 1, rows, 1, D] (halves, not pairs)."""
+    cos, sin = freqs
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
@@ -220,7 +221,7 @@ class Cosmos3LanguageModel(nn.Module):
         Args:
             text_ids: [B, S_text] integers, padded on the right with any valid id.
             text_mask: [B, S_text], 1 for a token and 0 for padding.
-            freqs: cosines and sines [1, S_text, D].
+            freqs: cosines and sines [1, S_text, 1, D].
             timestep: handed to the attention backend.
 
         Returns:
@@ -269,7 +270,7 @@ class Cosmos3CrossAttention(Attention):
         Args:
             x: [B, S of this rank, hidden].
             text: this layer's view of the text K/V.
-            freqs: cosines and sines [B, S of this rank, D].
+            freqs: cosines and sines [B, S of this rank, 1, D].
             timestep: handed to the attention backend.
 
         Returns:
@@ -387,7 +388,7 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             raise ValueError(f"text_kv={text_kv!r}; expected 'exact' or 'padded'")
         settings = Cosmos3Settings(model_config.pretrained_config)
         vgm = model_config.visual_gen_mapping
-        self._check_layout(settings, model_config, vgm)
+        self._check_layout(settings, model_config, vgm, text_kv)
         self.settings = settings
         self.text_kv = text_kv
         self.dtype = dtype = model_config.torch_dtype
@@ -425,15 +426,16 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         exponent = torch.arange(0, settings.head_dim, 2, dtype=torch.float32, device="cpu")
         self.inv_freq = 1.0 / (settings.rope_theta ** (exponent / settings.head_dim))
 
-        # Tables with audio and action rows, kept with the text that they belong to: callers save
-        # and restore cached_kv and cached_freqs_gen, and a captured graph reads these by address.
+        # Tables with audio and action rows, each with the vision table that it begins with, kept
+        # with the text that they belong to: callers save, reset and restore cached_kv and
+        # cached_freqs_gen, and know nothing of these.
         self._combined = weakref.WeakKeyDictionary()
         self.reset_cache()
         if text_kv == "exact":
-            install_text_graph_key(self)
+            install_text_buffers(self)
 
     @staticmethod
-    def _check_layout(settings: Cosmos3Settings, model_config, vgm) -> None:
+    def _check_layout(settings: Cosmos3Settings, model_config, vgm, text_kv: str) -> None:
         if vgm is None:
             return
         check_head_layout(
@@ -444,10 +446,11 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             vgm.tp_size,
             vgm.ulysses_size,
         )
-        if vgm.ring_size > 1:
+        if vgm.ring_size > 1 and text_kv == "padded":
             raise ValueError(
-                f"ring_size={vgm.ring_size}: a ring attends block by block, so that the text keys "
-                "would be missing or count once for each block; use ulysses_size or Attention2D"
+                f"ring_size={vgm.ring_size} with text_kv='padded': unfixed releases refuse a ring, "
+                "since text in front of the keys would count once for each block; use "
+                "ulysses_size or Attention2D, or text_kv='exact'"
             )
         if model_config.mapping.tp_size != vgm.tp_size:
             raise ValueError(
@@ -461,13 +464,26 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         """Forget the prompts; the next :meth:`forward` reads new ones."""
         self.cached_kv = None
         self.cached_freqs_gen: Freqs | None = None
-        self.cached_freqs_gen_combined: Freqs | None = None
+        self.cached_freqs_gen_combined = None
         self.domain_ids_validated = False
+
+    @property
+    def cached_freqs_gen_combined(self) -> Freqs | None:
+        """The whole sequence's tables for the text and vision table that are in place."""
+        if self.cached_kv is None:
+            return None
+        vision, combined = self._combined.get(self.cached_kv, (None, None))
+        return combined if vision is self.cached_freqs_gen else None
+
+    @cached_freqs_gen_combined.setter
+    def cached_freqs_gen_combined(self, tables: Freqs | None) -> None:
+        if self.cached_kv is not None:
+            self._combined[self.cached_kv] = (self.cached_freqs_gen, tables)
 
     def register_cuda_graph_extra_key_fns(self, runner) -> None:
         """Tell a graph runner what else than shapes decides a forward; nothing but the text does.
 
-        The text's own key is added by ``install_text_graph_key``.
+        The text's own key is added by ``install_text_buffers``.
         """
 
     # -------------------------------------------------------------- positions
@@ -475,14 +491,14 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
     def _rope_tables(
         self, positions: torch.Tensor, device: torch.device, dtype: torch.dtype
     ) -> Freqs:
-        """Turn positions [3, B, rows] (time, row, column) into cosines and sines [B, rows, D]."""
+        """Turn positions [3, B, rows] (time, row, column) into tables [B, rows, 1, D]."""
         angles = positions.float().unsqueeze(-1) * self.inv_freq.to(device)  # [3, B, rows, D/2]
         mixed = angles[0].clone()
         # Time keeps frequencies 0, 3, 6, ... and the tail; rows take 1, 4, ...; columns 2, 5, ...
         for axis in (1, 2):
             index = slice(axis, 3 * self.settings.rope_axes_dim[axis], 3)
             mixed[..., index] = angles[axis][..., index]
-        angles = torch.cat([mixed, mixed], dim=-1)
+        angles = torch.cat([mixed, mixed], dim=-1).unsqueeze(2)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def _grid_positions(
@@ -559,7 +575,7 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
                 otherwise each starts where the last ended.
 
         Returns:
-            Tables of the text [1, S_text, D] and of the vision rows [B, rows, D].
+            Tables of the text [1, S_text, 1, D] and of the vision rows [B, rows, 1, D].
         """
         text_time = torch.arange(text_mask.shape[1], dtype=torch.float32, device=device)
         freqs_text = self._rope_tables(text_time.expand(3, 1, -1), device, dtype)
@@ -581,43 +597,71 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         margin = self.settings.unified_3d_mrope_temporal_modality_margin
         return lengths.to(torch.float32) + margin
 
-    def _combined_freqs(
+    @property
+    def base_fps(self) -> float:
+        """Frames per second that positions count, and the rate of actions that name none."""
+        return float(self.settings.base_fps)
+
+    @property
+    def audio_latent_fps(self) -> float:
+        """Sound frames per second."""
+        return float(self.settings.sound_latent_fps)
+
+    def _compute_audio_rope_freqs(
+        self, rows: int, text_mask: torch.Tensor, fps: float, device, dtype: torch.dtype
+    ) -> Freqs:
+        """Rotary tables [B, rows, 1, D] of sound frames, which start where the vision starts."""
+        start = self._media_start(text_mask.to(device).sum(dim=1))
+        positions, _ = self._grid_positions(start, (rows, 1, 1), fps, 1)
+        return self._rope_tables(positions, device, dtype)
+
+    def _compute_action_rope_freqs(
         self,
+        rows: int,
+        text_mask: torch.Tensor,
+        fps: float,
+        start_frame_offset: int,
+        device,
+        dtype: torch.dtype,
+    ) -> Freqs:
+        """Rotary tables [B, rows, 1, D] of actions, the first at ``start_frame_offset`` frames."""
+        start = self._media_start(text_mask.to(device).sum(dim=1))
+        positions, _ = self._grid_positions(
+            start,
+            (rows, 1, 1),
+            fps,
+            1,
+            base_compression=self.settings.temporal_compression_factor,
+            start_frame=start_frame_offset,
+        )
+        return self._rope_tables(positions, device, dtype)
+
+    def _sequence_freqs(
+        self,
+        text_mask: torch.Tensor,
         audio_rows: int,
         action_rows: int,
-        action_fps: float | None,
+        action_fps: float,
         action_start_frame_offset: int,
     ) -> Freqs:
         """Rotary tables of the whole sequence: vision | audio | action."""
         vision = self.cached_freqs_gen
         if not audio_rows and not action_rows:
             return vision
-        key = (audio_rows, action_rows, action_fps, action_start_frame_offset)
-        tables = self._combined.setdefault(self.cached_kv, {})
-        made_for, combined = tables.get(key, (None, None))
-        if made_for is not vision:
-            device, dtype = vision[0].device, vision[0].dtype
-            start = self._media_start(torch.tensor(self.cached_kv.lengths)).to(device)
-            items = []
+        if self.cached_freqs_gen_combined is None:
+            place = vision[0].device, vision[0].dtype
+            parts = [vision]
             if audio_rows:
-                fps = self.settings.sound_latent_fps
-                items.append(self._grid_positions(start, (audio_rows, 1, 1), fps, 1)[0])
+                rate = self.audio_latent_fps
+                parts.append(self._compute_audio_rope_freqs(audio_rows, text_mask, rate, *place))
             if action_rows:
-                items.append(
-                    self._grid_positions(
-                        start,
-                        (action_rows, 1, 1),
-                        action_fps,
-                        1,
-                        base_compression=self.settings.temporal_compression_factor,
-                        start_frame=action_start_frame_offset,
-                    )[0]
+                parts.append(
+                    self._compute_action_rope_freqs(
+                        action_rows, text_mask, action_fps, action_start_frame_offset, *place
+                    )
                 )
-            extra = self._rope_tables(torch.cat(items, dim=2), device, dtype)
-            combined = tuple(torch.cat(pair, dim=1) for pair in zip(vision, extra))
-            tables[key] = (vision, combined)
-        self.cached_freqs_gen_combined = combined
-        return combined
+            self.cached_freqs_gen_combined = tuple(torch.cat(x, dim=1) for x in zip(*parts))
+        return self.cached_freqs_gen_combined
 
     # ---------------------------------------------------------------- patches
 
@@ -810,7 +854,8 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             action_domain_ids: [B] embodiment domains.
             action_noisy_mask: [B, T_action, 1], 1 for a noisy action; None for all.
             action_start_frame_offset: number of the first action's frame.
-            action_fps: frames per second of the actions; ``fps`` when None.
+            action_fps: frames per second of the actions; ``fps`` when None, and the base rate when
+                that is None too.
             control_latents: one, or a list, shaped like ``hidden_states``.
             transfer_share_vision_temporal_positions: whether controls stand at the video's
                 positions, or before it.
@@ -875,17 +920,19 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
                 )
             text = self.cached_kv.attach(hidden_gen, video_rows=rows)
 
-        freqs = self._combined_freqs(
-            audio_rows,
-            action_rows,
-            fps if action_fps is None else action_fps,
-            action_start_frame_offset,
+        if action_fps is None:
+            action_fps = self.base_fps if fps is None else fps
+        freqs = self._sequence_freqs(
+            text_mask, audio_rows, action_rows, float(action_fps), action_start_frame_offset
         )
         if freqs[0].shape[1] != rows:
             raise ValueError(
                 f"the cached rotary tables have {freqs[0].shape[1]} rows and the sequence {rows}; "
                 "call reset_cache() when the shapes of a request change"
             )
+        if self.text_kv == "exact":
+            # The same tables, at the addresses that a captured graph reads.
+            freqs = self.cached_kv.rope_tables(freqs)
         hidden_gen = self.sharder.shard(hidden_gen, dim=1, pad_to_multiple=True)
         freqs = tuple(self.sharder.shard(x, dim=1, pad_to_multiple=True) for x in freqs)
         for layer, layer_text in zip(self.gen_layers, text):
