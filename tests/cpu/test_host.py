@@ -9,6 +9,7 @@ import torch
 from cosmos3_oracle import build_oracle
 from cosmos3_weights import UNUSED, RandomWeights, weight_shapes
 from support.model import MODELS, ModelCase, build_host
+from torch.utils import _pytree as pytree
 
 from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
 from tensorrt_llm._torch.visual_gen.cuda_graph_runner import CUDAGraphRunner
@@ -207,3 +208,61 @@ def test_graph_runner_without_gpu_calls_through():
     runner = CUDAGraphRunner()
     runner.register_extra_key_fn("never", lambda *a, **k: pytest.fail("no graph, no key"))
     assert runner.wrap(lambda x: x + 1)(2) == 3 and not runner.graphs
+
+
+class _RecordedRunner(CUDAGraphRunner):
+    """Runs the function again where a GPU would replay it, into the tensors of the capture."""
+
+    def _capture(self, key, fn, leaves, spec):
+        static = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
+        args, kwargs = pytree.tree_unflatten(static, spec)
+        result = fn(*args, **kwargs)
+
+        class Graph:
+            @staticmethod
+            def replay():
+                for name, tensor in vars(fn(*args, **kwargs)).items():
+                    if tensor is not None:
+                        getattr(result, name).copy_(tensor)
+
+            @staticmethod
+            def reset():
+                pass
+
+        self.graphs[key] = Graph
+        self.static_inputs[key] = [x for x in static if isinstance(x, torch.Tensor)]
+        self.graph_outputs[key] = result
+
+
+@pytest.mark.parametrize("rows", [{}, {"sound_rows": 5}, {"action_rows": 4}], ids=str)
+def test_graph_runner_keys_over_prompts_vs_eager(rows):
+    first = ModelCase(model="omni", **rows)
+    long = (200, 3)
+    cases = [first, replace(first, lengths=(23, 4)), replace(first, lengths=long), first]
+    transformer, runner = build_host(first), _RecordedRunner()
+    runner.enabled = True
+    transformer.register_cuda_graph_extra_key_fns(runner)
+    forward = runner.wrap(transformer.forward)
+    kept = []
+    for case in cases:
+        # Text of one width, so that the arguments' shapes are equal and only the bucket differs.
+        inputs = case.inputs()
+        for name in ("text_ids", "text_mask"):
+            inputs[name] = torch.nn.functional.pad(inputs[name], (0, 256 - inputs[name].shape[1]))
+        transformer.reset_cache()
+        output = forward(**inputs)
+        expected = build_host(first)(**inputs)
+        kept.append((output, expected))
+    for output, expected in kept:
+        # Compared at the end: an output that a later replay overwrote would show.
+        for name in ("video", "audio", "action"):
+            found, wanted = getattr(output, name), getattr(expected, name)
+            assert (found is None) == (wanted is None)
+            if found is not None:
+                assert torch.equal(found, wanted)
+    assert len(runner.graphs) == 2, "one for each text bucket"
+    runner.allow_capture = False
+    other = replace(first, video=(1, 4, 4)).inputs()
+    transformer.reset_cache()
+    forward(**other)
+    assert len(runner.graphs) == 2
