@@ -50,13 +50,14 @@ def checks(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list
         heads = "x".join(map(str, record["heads"]))
         lengths = "x".join(map(str, record["lengths"]))
         name = f"attention-{record['backend']}-heads{heads}-video{record['video_rows']}-{lengths}"
-        for other, limit in _attention_limits(record):
-            add(f"{name}/vs-{other}", _ratio(record["eager"], "ours", other), limit)
+        for mode in ("eager", "graph"):
+            for other, limit in _attention_limits(record) if mode in record else ():
+                add(f"{name}/{mode}-vs-{other}", _ratio(record[mode], "ours", other), limit)
     for record in steps:
         name = f"step-{record['size']}-{record['backend']}-video{record['video_rows']}"
         for other, limit in _step_limits(record):
             add(f"{name}/vs-{other}", _ratio(record["step"], "ours", other), limit)
-        if "peak_bytes" in record:
+        if "peak_bytes" in record and record["size"] == "nano":
             peaks = record["peak_bytes"]
             add(f"{name}/peak-memory-vs-unfixed", peaks["ours"] / peaks["unfixed"], 1.01)
     return found

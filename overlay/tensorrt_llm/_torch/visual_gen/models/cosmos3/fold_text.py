@@ -36,7 +36,7 @@ _BLOCK_K = 64
 # What cuDNN wants the number of its keys to be a multiple of.
 _ALIGNMENT = 128
 # Logits below which the launches of two kernels cost more than a mask does (H200).
-_MIN_LOGITS = 1 << 27
+_MIN_LOGITS = 1 << 24
 
 
 if triton is not None:

@@ -26,7 +26,12 @@ SCORE_BYTES = 256 << 20
 
 
 def _fa4_key_prefix(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_lengths: torch.Tensor, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    key_lengths: torch.Tensor,
+    scale: float,
+    return_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """FlashAttention-4 over a key prefix of each sample.
 
@@ -36,10 +41,11 @@ def _fa4_key_prefix(
         v: Like k.
         key_lengths: int32 [B], contiguous, in [0, S_kv]; the kernel does not check bounds.
         scale: Factor on the logits.
+        return_lse: Whether the LSE is wanted.
 
     Returns:
-        Output like q, and the natural-log LSE, float32 [B, H, S_q]. A sample without keys gives
-        output 0 and LSE -inf.
+        Output like q, and the natural-log LSE, float32 [B, H, S_q], or empty if not wanted. A
+        sample without keys gives output 0 and LSE -inf.
     """
     if flash_attn4._flash_attn_fwd is None:
         raise ImportError(
@@ -54,10 +60,10 @@ def _fa4_key_prefix(
         seqused_k=key_lengths,
         softmax_scale=scale,
         causal=False,
-        return_lse=True,
+        return_lse=return_lse,
         num_splits=1,
     )
-    return out, lse
+    return out, lse if return_lse else out.new_empty(0, dtype=torch.float32)
 
 
 # FA4 registers no operator of its own: traced naively by torch.compile, its launch is dropped.
@@ -68,9 +74,10 @@ fa4_key_prefix = torch.library.custom_op(
 
 
 @fa4_key_prefix.register_fake
-def _(q, k, v, key_lengths, scale):
+def _(q, k, v, key_lengths, scale, return_lse):
     batch, rows, heads, _ = q.shape
-    return torch.empty_like(q), q.new_empty(batch, heads, rows, dtype=torch.float32)
+    lse_shape = (batch, heads, rows) if return_lse else (0,)
+    return torch.empty_like(q), q.new_empty(lse_shape, dtype=torch.float32)
 
 
 def blockwise_key_prefix(
@@ -148,17 +155,20 @@ class FlashAttn4KeyPrefix:
 
     def forward(self, q, k, v, text: TextKVView) -> torch.Tensor:
         """Returns the output [B, S_q, H, D] in q's dtype."""
-        return self.forward_with_lse(q, k, v, text)[0]
+        return self._attend(q, k, v, text, return_lse=False)[0]
 
     def forward_with_lse(self, q, k, v, text: TextKVView) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the output [B, S_q, H, D] in q's dtype and the LSE [B, H, S_q]."""
+        return self._attend(q, k, v, text, return_lse=True)
+
+    def _attend(self, q, k, v, text, return_lse):
         k, v = append_text(k, v, text, sequence_dim=1)
         dtype = q.dtype
         # As the backend does: the GPU kernel knows 16-bit types only.
         if q.is_cuda and dtype not in (torch.float16, torch.bfloat16):
             q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
         attend = fa4_key_prefix if torch.compiler.is_compiling() else _fa4_key_prefix
-        out, lse = attend(q, k, v, text.key_lengths, self.scale)
+        out, lse = attend(q, k, v, text.key_lengths, self.scale, return_lse)
         return out.to(dtype), lse
 
 
