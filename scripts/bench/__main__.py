@@ -28,7 +28,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", default="nano-4l,nano", help="models of the step part")
     parser.add_argument("--video-rows", default="", help="of both parts; default: all")
     parser.add_argument("--heads", default="", help="of the attention part, such as 16/4")
-    parser.add_argument("--ranks", type=int, default=2, help="of the step part")
+    parser.add_argument("--ranks", type=int, default=2, help="of the step part; 1 is allowed")
     parser.add_argument("--repeats", type=int, default=9, help="samples of each variant")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     parser.add_argument("--commit", default="", help="of this project, where git cannot tell")

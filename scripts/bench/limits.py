@@ -55,8 +55,12 @@ def checks(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list
                 add(f"{name}/{mode}-vs-{other}", _ratio(record[mode], "ours", other), limit)
     for record in steps:
         name = f"step-{record['size']}-{record['backend']}-video{record['video_rows']}"
+        name += f"-ranks{record['ranks']}"
         for other, limit in _step_limits(record):
             add(f"{name}/vs-{other}", _ratio(record["step"], "ours", other), limit)
+        if "graph" in record["step"]:
+            for other, limit in (("ours", 0.8), ("loop", 0.6)):
+                add(f"{name}/graph-vs-{other}", _ratio(record["step"], "graph", other), limit)
         if "peak_bytes" in record and record["size"] == "nano":
             peaks = record["peak_bytes"]
             add(f"{name}/peak-memory-vs-unfixed", peaks["ours"] / peaks["unfixed"], 1.01)
@@ -94,22 +98,26 @@ def tables(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list
             found.append({"title": title, "columns": columns, "rows": rows})
     if not steps:
         return found
-    variants = ["unfixed", "loop", "ours"]
+    variants = ["unfixed", "loop", "ours", "graph"]
+    key = ["size", "backend", "ranks", "video rows"]
     for part, title in (("layer", "One generation layer"), ("step", "One denoising step")):
         rows = [
-            [r["size"], r["backend"], r["video_rows"], *(_time(r[part], v) for v in variants)]
+            [
+                *(r[name.replace(" ", "_")] for name in key),
+                *(_time(r[part], v) for v in variants),
+            ]
             for r in steps
         ]
-        columns = ["size", "backend", "video rows", *variants]
-        title = f"{title} on {steps[0]['ranks']} ranks under Ulysses, ms, median [quartiles]"
+        columns = [*key, *variants]
+        title = f"{title} under Ulysses, ms, median [quartiles]"
         found.append({"title": title, "columns": columns, "rows": rows})
-    rows = []
+    rows, variants = [], variants[:3]
     for record in steps:
         peaks, sent = record.get("peak_bytes", {}), record["bytes_sent_per_layer"]
         memory = [f"{peaks[v] / 2**30:.2f}" if v in peaks else "-" for v in variants]
         megabytes = [f"{sent[v] / 1e6:.2f}" for v in variants]
-        rows.append([record["size"], record["backend"], record["video_rows"], *memory, *megabytes])
-    columns = ["size", "backend", "video rows"]
+        rows.append([*(record[name.replace(" ", "_")] for name in key), *memory, *megabytes])
+    columns = list(key)
     columns += [f"peak GiB, {v}" for v in variants] + [f"MB sent, {v}" for v in variants]
     title = "Peak memory per rank, and bytes that one rank sends in one layer"
     found.append({"title": title, "columns": columns, "rows": rows})

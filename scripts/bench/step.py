@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions (b) and (c): a layer and a denoising step on several ranks, and the bytes exchanged.
 
-Three variants share one set of weights: the unfixed text path, exact text K/V with one attention
-launch per sample behind the all-to-all (what others do), and exact text K/V as it is here.
+Variants share one set of weights: the unfixed text path, exact text K/V with one attention launch
+per sample behind the all-to-all (what others do), exact text K/V as it is here, and the same
+replayed from a CUDA graph.
 
 Fields: B batch, S video rows, P ranks, H query heads, D head_dim.
 """
@@ -25,6 +26,8 @@ import torch.multiprocessing as mp
 VIDEOS = {37440: (24, 60, 104), 1024: (1, 64, 64), 16: (1, 8, 8)}
 LENGTHS = (30, 700)
 VARIANTS = ("unfixed", "loop", "ours")
+# Longer sequences are not bound by launches.
+GRAPH_ROWS = 4096
 
 
 class LoopKeyPrefix:
@@ -58,6 +61,7 @@ class Models:
         from parity.sizes import SIZES, full_config
 
         from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
+        from tensorrt_llm._torch.visual_gen.cuda_graph_runner import CUDAGraphRunner
         from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
         from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
             Cosmos3VFMTransformer,
@@ -90,12 +94,17 @@ class Models:
         self.mask = (
             torch.arange(rows, device=device) < torch.tensor(LENGTHS, device=device)[:, None]
         )
-        self.hidden = config["hidden_size"]
+        # Graphs of the fixed transformer, once for every shape; see text_buffers.
+        self.runner = CUDAGraphRunner()
+        self.fixed.register_cuda_graph_extra_key_fns(self.runner)
+        self.graphed = self.runner.wrap(self.fixed.forward)
 
     def select(self, variant):
         """Returns the transformer of a variant."""
         if variant == "unfixed":
             return self.padded
+        if variant == "graph":
+            return self.graphed
         for adapter, path in zip(self.adapters, self.loop if variant == "loop" else self.ours):
             adapter.key_prefix = path
         return self.fixed
@@ -224,10 +233,16 @@ def _measure(rank, world_size, device, case):
         name: [float((o - e).norm() / e.norm()) for o, e in zip(outputs[name].double(), exact)]
         for name in ("unfixed", "ours")
     }
-    samples = {variant: [] for variant in VARIANTS}
+    variants = VARIANTS
+    if device.type == "cuda" and case["video_rows"] <= GRAPH_ROWS:
+        models.select("ours")
+        replayed = models.step("graph", 0)
+        record["graph_bit_equal"] = bool(torch.equal(replayed, models.step("ours", 0)))
+        variants += ("graph",)
+    samples = {variant: [] for variant in variants}
     for repeat in range(case["repeats"]):
-        shift = repeat % len(VARIANTS)
-        for variant in VARIANTS[shift:] + VARIANTS[:shift]:
+        shift = repeat % len(variants)
+        for variant in variants[shift:] + variants[:shift]:
             samples[variant].append(_timed(lambda v=variant, n=repeat: models.step(v, n), device))
     record["step"] = {variant: _summary(values) for variant, values in samples.items()}
     record["layer"] = _layer(models, case, device)
