@@ -84,7 +84,10 @@ class Checkout:
             raise Refusal(f"{root} is no folder; {advice}")
         self.root = root.resolve()
         self.git = Git(self.root)
-        top = self.git.ask("rev-parse", "--show-toplevel")
+        try:
+            top = self.git.text("rev-parse", "--show-toplevel")
+        except GitError as error:
+            raise Refusal(f"{root} is no git checkout ({error}); {advice}") from None
         if not top or Path(top).resolve() != self.root:
             raise Refusal(f"{root} is not the top of a git checkout; {advice}")
         self.state_path = self.git.path(STATE)
@@ -360,6 +363,11 @@ def apply(project: Project, folder: Path | None, report: Report, anywhere: bool,
                 f"branch {BRANCH} exists and holds something else ({there[:12]}); rename it with "
                 f"git -C {checkout.root} branch -m {BRANCH} NEW"
             )
+        # Two work trees on one branch: taking it back in one would take it from the other.
+        trees = git.text("worktree", "list", "--porcelain").split("\n\n")
+        others = [tree.split("\n")[0] for tree in trees if f"branch {REF}" in tree.split("\n")]
+        if others:
+            raise Refusal(f"{BRANCH} is checked out in another {others[0]}; unapply it there first")
         checkout.switch(State("switching", "applied", head, tip, checkout.origin))
         where = f"{len(patches)} commits on {BRANCH} in {checkout.root}"
         report.line(True, "applied", where, head[:12])

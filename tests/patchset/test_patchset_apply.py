@@ -193,6 +193,19 @@ def test_apply_merge_under_way_refused(sample, tmp_path):
     refuse(sample, checkout, says="MERGE_HEAD")
 
 
+def test_apply_in_two_work_trees_refused(sample, tmp_path):
+    checkout = sample.checkout(tmp_path / "checkout")
+    other = tmp_path / "other"
+    git(checkout, "worktree", "add", "-q", "--detach", str(other), sample.pin)
+    assert sample.run("apply", "--dir", other).returncode == 0
+    before = snapshot(checkout)
+    done = sample.run("apply", "--dir", checkout)
+    assert done.returncode == 2 and f"another worktree {other}" in done.stderr
+    assert snapshot(checkout) == before
+    assert sample.run("unapply", "--dir", other).returncode == 0
+    assert sample.run("apply", "--dir", checkout).returncode == 0
+
+
 def test_apply_busy_refused(sample, tmp_path):
     import fcntl
 

@@ -105,14 +105,18 @@ BROKEN_TEXT = {
 }
 
 
+def failures_with(sample, capsys, change) -> set[str]:
+    """Returns what fails once the text of the second patch is changed."""
+    text = texts(sample.project)[1]
+    broken = change(text)
+    assert broken != text
+    store(sample.project, 2, broken)
+    return failures(sample.project, capsys)
+
+
 @pytest.mark.parametrize("kind", BROKEN_TEXT)
 def test_check_broken_text_fails(sample, capsys, kind):
-    project = sample.project
-    text = texts(project)[1]
-    broken = BROKEN_TEXT[kind](text)
-    assert broken != text
-    store(project, 2, broken)
-    assert failures(project, capsys) & {"parse/0002", "form/0002"}
+    assert failures_with(sample, capsys, BROKEN_TEXT[kind]) & {"parse/0002", "form/0002"}
 
 
 def test_check_not_utf8_fails(sample, capsys):
@@ -135,12 +139,7 @@ BROKEN_FORM = {
 
 @pytest.mark.parametrize("kind", BROKEN_FORM)
 def test_check_broken_form_fails(sample, capsys, kind):
-    project = sample.project
-    text = texts(project)[1]
-    broken = BROKEN_FORM[kind](text)
-    assert broken != text
-    store(project, 2, broken)
-    assert "form/0002" in failures(project, capsys)
+    assert "form/0002" in failures_with(sample, capsys, BROKEN_FORM[kind])
 
 
 def test_check_hunk_order_fails(sample, capsys):
