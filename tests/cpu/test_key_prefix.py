@@ -87,7 +87,9 @@ def test_blockwise_key_prefix_low_precision_vs_float32_scores():
 def test_fa4_key_prefix_output_vs_per_sample(backend, dtype):
     q, k, v, key_lengths = operands(dtype)
     rows_first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
-    out, lse = key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3)
+    out, lse = key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3, True)
+    alone, nothing = key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3, False)
+    assert torch.equal(alone, out) and nothing.numel() == 0
     expected, expected_lse = reference(q, k, v, 0.3)
     out = out.transpose(1, 2)
     assert_within(out[:-1], expected[:-1], REDUCTION_ORDER[dtype], "output")
@@ -95,14 +97,15 @@ def test_fa4_key_prefix_output_vs_per_sample(backend, dtype):
     assert (out[-1] == 0).all() and (lse[-1] == float("-inf")).all(), "no key: 0 and -inf"
 
 
+@pytest.mark.parametrize("return_lse", [True, False])
 @pytest.mark.parametrize("backend", [attend.CPU_BACKENDS[1]])
-def test_fa4_key_prefix_operator_vs_its_fake(backend):
+def test_fa4_key_prefix_operator_vs_its_fake(backend, return_lse):
     """torch.compile sees the fake implementation: its shapes and dtypes must be the kernel's."""
     q, k, v, key_lengths = operands(torch.float32)
     rows_first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
     torch.library.opcheck(
         key_prefix.fa4_key_prefix,
-        (*rows_first, key_lengths, 0.3),
+        (*rows_first, key_lengths, 0.3, return_lse),
         test_utils=("test_schema", "test_faketensor"),
     )
 
@@ -115,7 +118,7 @@ def test_fa4_key_prefix_without_kernel_vs_reason(monkeypatch):
     q, k, v, key_lengths = operands(torch.float32)
     rows_first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
     with pytest.raises(ImportError, match="use VANILLA.*no such kernel"):
-        key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3)
+        key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3, True)
 
 
 @pytest.mark.parametrize("backend", attend.CPU_BACKENDS)
