@@ -11,6 +11,7 @@ from cosmos3_weights import UNUSED, RandomWeights, weight_shapes
 from support.model import MODELS, ModelCase, build_host
 from torch.utils import _pytree as pytree
 
+from tensorrt_llm._torch.visual_gen import cuda_graph_runner
 from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
 from tensorrt_llm._torch.visual_gen.cuda_graph_runner import CUDAGraphRunner
 from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
@@ -266,3 +267,19 @@ def test_graph_runner_keys_over_prompts_vs_eager(rows):
     transformer.reset_cache()
     forward(**other)
     assert len(runner.graphs) == 2
+
+
+def test_graph_runner_capture_that_fails_runs_eagerly_and_says_so_once(monkeypatch):
+    class Failing(CUDAGraphRunner):
+        def _capture(self, key, fn, leaves, spec):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    said = []
+    monkeypatch.setattr(cuda_graph_runner.logger, "warning", said.append)
+    runner = Failing()
+    runner.enabled = True
+    add_one = runner.wrap(lambda x: x + 1)
+    for value in (1.0, 2.0):
+        assert torch.equal(add_one(torch.tensor(value)), torch.tensor(value + 1))
+    assert not runner.graphs
+    assert len(said) == 1 and "not permitted when stream is capturing" in said[0]

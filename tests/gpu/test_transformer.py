@@ -15,6 +15,7 @@ from cosmos3_weights import RandomWeights, init_random_weights
 from support.model import ModelCase, build_host
 from support.tiers import REDUCTION_ORDER, assert_within
 
+from tensorrt_llm._torch.visual_gen import cuda_graph_runner
 from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
 from tensorrt_llm._torch.visual_gen.cuda_graph_runner import CUDAGraphRunner
 from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
@@ -110,14 +111,20 @@ def test_graph_replay_over_prompts_and_branches_vs_eager(name):
     assert len(runner.graphs) == 1
 
 
-def test_capture_of_the_old_path_fails_on_its_host_reads():
+def test_capture_of_the_old_path_fails_and_runs_eagerly(monkeypatch):
     case = ModelCase()
     transformer = build_host(case, text_kv="padded", device="cuda")
+    said = []
+    monkeypatch.setattr(cuda_graph_runner.logger, "warning", said.append)
+    runner = CUDAGraphRunner()
+    forward = runner.wrap(transformer.forward)
+    for _ in range(2):
+        found = forward(**case.inputs("cuda")).video
+        torch.cuda.synchronize()
+        assert_within(found, transformer(**case.inputs("cuda")).video, 1e-6, "eager")
+    assert not runner.graphs
     # Worded differently from one torch to the next.
-    with pytest.raises(RuntimeError, match="graph capture|stream is capturing") as error:
-        CUDAGraphRunner().wrap(transformer.forward)(**case.inputs("cuda"))
-    assert any(entry.path.name == "padded_text_kv.py" for entry in error.traceback)
-    torch.cuda.synchronize()
+    assert len(said) == 1 and "captur" in said[0], said
 
 
 def test_nano_widths_are_made_on_the_gpu_alone():

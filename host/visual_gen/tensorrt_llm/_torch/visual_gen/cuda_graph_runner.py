@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tensorrt_llm.logger import logger
+
 WARM_UP_RUNS = 2
 
 
@@ -38,6 +40,7 @@ class CUDAGraphRunner:
         # Upstream keeps weak references beside the outputs; who drops a graph drops these too.
         self._graph_output_refs: dict[Hashable, Any] = {}
         self._extra_key_fns: dict[str, Callable[..., Hashable]] = {}
+        self._failed: set[Hashable] = set()
         self._pool = None
 
     def register_extra_key_fn(self, name: str, fn: Callable[..., Hashable]) -> None:
@@ -55,6 +58,7 @@ class CUDAGraphRunner:
         self.static_inputs.clear()
         self.graph_outputs.clear()
         self._graph_output_refs.clear()
+        self._failed.clear()
         self._pool = None
 
     def _key(self, leaves: list[Any], spec: Any, args: tuple, kwargs: dict) -> tuple:
@@ -84,10 +88,8 @@ class CUDAGraphRunner:
                 return fn(*args, **kwargs)
             leaves, spec = pytree.tree_flatten((args, kwargs))
             key = self._key(leaves, spec, args, kwargs)
-            if key not in self.graphs:
-                if not self.allow_capture:
-                    return fn(*args, **kwargs)
-                self._capture(key, fn, leaves, spec)
+            if key not in self.graphs and not self._can_capture(key, fn, leaves, spec):
+                return fn(*args, **kwargs)
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             for static, given in zip(self.static_inputs[key], tensors):
                 static.copy_(given)
@@ -95,6 +97,18 @@ class CUDAGraphRunner:
             return _copy(self.graph_outputs[key])
 
         return run
+
+    def _can_capture(self, key: tuple, fn: Callable, leaves: list[Any], spec: Any) -> bool:
+        """Capture, unless that is not allowed or failed before; a failure is told once."""
+        if not self.allow_capture or key in self._failed:
+            return False
+        try:
+            self._capture(key, fn, leaves, spec)
+        except RuntimeError as error:  # what CUDA errors are in every torch
+            self._failed.add(key)
+            logger.warning(f"a CUDA graph could not be captured and is run eagerly: {error}")
+            return False
+        return True
 
     def _capture(self, key: tuple, fn: Callable, leaves: list[Any], spec: Any) -> None:
         static = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

@@ -156,6 +156,8 @@ def _sequence_tables(
     vision = transformer.cached_freqs_gen
     if audio_latents is None and action_latents is None:
         return vision
+    if audio_latents is not None and action_latents is not None:
+        raise ValueError("audio_latents and action_latents in one request; pass one of them.")
     if transformer.cached_freqs_gen_combined is None:
         device, dtype = vision[0].device, vision[0].dtype
         if action_latents is not None:
