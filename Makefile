@@ -6,6 +6,8 @@ SHELL := /bin/bash
 PYTHON ?= .venv/bin/python
 BOOTSTRAP_PYTHON ?= python3
 TRTLLM_DIR ?=
+CONFIG ?=
+MODEL ?=
 ARGS ?=
 export PYTHONPATH := scripts$(if $(PYTHONPATH),:$(PYTHONPATH))
 
@@ -17,6 +19,11 @@ endif
 .PHONY: parity
 parity: $(ENV) ## Run the two prompts on one rank and on several, fixed and unfixed; ARGS="--ranks 4 --help"
 	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir $(TRTLLM_DIR)) $(ARGS)
+
+.PHONY: preflight
+preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or the release compute wrongly: CONFIG=file.yaml [MODEL=nano]
+	@test -n "$(CONFIG)" || { echo "make preflight CONFIG=file.yaml [MODEL=nano|super|edge|config.json]" >&2; exit 2; }
+	@$(PYTHON) -m preflight --config "$(CONFIG)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 .PHONY: test
 test: $(ENV) ## Run all tests that this machine can run, cheapest first

@@ -6,18 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-VOCABULARY = 151936
-
-# Nano's widths, with 4 of its layers or all of them.
-_NANO = {
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12288,
-    "rope_axes_dim": [24, 20, 20],
-    "vocab_size": VOCABULARY,
-}
+from cosmos3_sizes import MODELS, VOCABULARY
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -30,8 +19,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "rope_axes_dim": [6, 5, 5],
         "vocab_size": VOCABULARY,
     },
-    "nano-4l": {"num_hidden_layers": 4, **_NANO},
-    "nano": {"num_hidden_layers": 36, **_NANO},
+    # Nano's widths, with 4 of its layers or all of them.
+    "nano-4l": {**MODELS["nano"], "num_hidden_layers": 4},
+    "nano": MODELS["nano"],
 }
 
 

@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""The released models' sizes, as fields of the config.json of diffusers' Cosmos3OmniTransformer.
+
+Without torch, so that a configuration can be checked on any machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Tokens of Nano's and Super's vocabulary.
+VOCABULARY = 151936
+
+_ATTENTION = {"num_key_value_heads": 8, "head_dim": 128, "rope_axes_dim": [24, 20, 20]}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "nano": {
+        "num_hidden_layers": 36,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "intermediate_size": 12288,
+        "vocab_size": VOCABULARY,
+        **_ATTENTION,
+    },
+    "super": {
+        "num_hidden_layers": 64,
+        "hidden_size": 5120,
+        "num_attention_heads": 64,
+        "intermediate_size": 25600,
+        "vocab_size": VOCABULARY,
+        **_ATTENTION,
+    },
+    # Its vocabulary is another one, on which nothing here depends.
+    "edge": {
+        "num_hidden_layers": 28,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "intermediate_size": 9216,
+        "hidden_act": "relu2",
+        "qk_norm_for_text": False,
+        "use_und_k_norm_for_gen": True,
+        **_ATTENTION,
+    },
+}
