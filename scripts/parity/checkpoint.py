@@ -147,7 +147,7 @@ def _files(folder: Path) -> list[Path]:
     if index.exists():
         try:
             shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"--checkpoint {folder}: {index} is no safetensors index ({error!r}); expected "
                 'JSON with a "weight_map".'
@@ -156,21 +156,24 @@ def _files(folder: Path) -> list[Path]:
     return [root / WEIGHTS]
 
 
-def _header(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _header(path: Path) -> list[tuple[str, tuple[int, ...]]]:
     try:
         with open(path, "rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
             if size > 100 << 20:
                 raise ValueError(f"a header of {size} bytes")
             header = json.loads(file.read(size))
-    except (OSError, ValueError, struct.error) as error:
+        shapes = [
+            (name, tuple(entry["shape"]))
+            for name, entry in header.items()
+            if name != "__metadata__"
+        ]
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise ValueError(
             f"--checkpoint: {path} cannot be read as safetensors ({error}); expected "
             f"{WEIGHTS} or the shards that {WEIGHTS}.index.json names."
         ) from error
-    for name, entry in header.items():
-        if name != "__metadata__":
-            yield name, tuple(entry["shape"])
+    return shapes
 
 
 def _some(names: list[str]) -> str:

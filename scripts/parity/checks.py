@@ -8,6 +8,7 @@ as the run compared with. Samples are "negative" and "positive", "batch" is both
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def figure(value: float | None) -> str:
     """Returns a figure for people: bytes and counts whole, errors with three digits."""
     if value is None:
         return "-"
-    if value == 0 or (value == int(value) and abs(value) < 1e15):
+    if abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return f"{value:.2e}"
 
@@ -95,6 +96,11 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Returns |found - expected| / |expected| in float64."""
     found, expected = found.double(), expected.double()
     return float((found - expected).norm() / expected.norm())
+
+
+def largest(errors: list[float]) -> float:
+    """Returns the largest error, NaN if there is one; max() may miss it."""
+    return max(errors, key=lambda error: math.inf if math.isnan(error) else error)
 
 
 def per_part(found: torch.Tensor, expected: torch.Tensor) -> dict[str, list[float]]:
@@ -135,7 +141,9 @@ def compare(results: dict[str, dict[str, Any]], settings) -> tuple[list[Check], 
             if measured is None:
                 checks.append(skip(f"{key}/{part}", _missing(found, expected, results, settings)))
             else:
-                checks.append(at_most(f"{key}/{part}", max(measured[part]), limit_of(part), note))
+                checks.append(
+                    at_most(f"{key}/{part}", largest(measured[part]), limit_of(part), note)
+                )
 
     checks.append(_finite(results))
     checks.append(_ranks_agree(results, settings))
@@ -155,8 +163,8 @@ def compare(results: dict[str, dict[str, Any]], settings) -> tuple[list[Check], 
             checks.append(
                 at_most(
                     f"one-vs-float32/{part}",
-                    max(own[part]),
-                    OWN_ERROR_FACTOR * max(old[part]),
+                    largest(own[part]),
+                    OWN_ERROR_FACTOR * largest(old[part]),
                     "one rank's own rounding, against twice that of the per-sample loop",
                 )
             )
@@ -164,7 +172,7 @@ def compare(results: dict[str, dict[str, Any]], settings) -> tuple[list[Check], 
             "fixed-vs-float32",
             "fixed",
             "float32",
-            lambda part: OWN_ERROR_FACTOR * max(own[part]),
+            lambda part: OWN_ERROR_FACTOR * largest(own[part]),
             note=f"{settings.ranks} ranks' rounding, against twice one rank's own",
         )
         velocity_errors("unfixed-one-vs-one", "unfixed-one", "one")
@@ -196,7 +204,7 @@ def compare(results: dict[str, dict[str, Any]], settings) -> tuple[list[Check], 
     for name in ("unfixed", "unfixed-one"):
         velocity_errors(f"{name}-vs-oracle", name, "oracle")
     unfixed = velocity_errors("unfixed-vs-one", "unfixed", "one")
-    worst = max(max(unfixed[sample]) for sample in SAMPLES) if unfixed else None
+    worst = largest([largest(unfixed[sample]) for sample in SAMPLES]) if unfixed else None
     if unfixed is None:
         checks.append(skip("unfixed-seen", _missing("unfixed", "one", results, settings)))
     elif not settings.pads:

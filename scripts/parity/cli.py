@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         0 when every check passed, 1 when one failed, 2 when the run could not be made.
     """
     # A terminated driver ends its ranks and clears its scratch folder on the way out.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         settings = prepare(parse(argv))
         from parity.driver import run
@@ -102,6 +102,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("parity: interrupted; the previous report, if any, was left alone", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def parse(argv: list[str] | None = None) -> Settings:

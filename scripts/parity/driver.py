@@ -323,7 +323,7 @@ class _Progress:
         self._bar.close()
 
     def begin(self, title: str) -> None:
-        self._bar.set_description_str(title)
+        self._bar.set_description_str(title, refresh=sys.stderr.isatty())
 
     def update(self, forwards: int) -> None:
         self._bar.update(self._before + forwards - self._bar.n)

@@ -43,6 +43,7 @@ class Palette:
     def _rows(self, latents: np.ndarray) -> tuple[np.ndarray, tuple[int, int, int]]:
         """Returns one row for each whole patch, and the grid of patches."""
         channels, frames, height, width = latents.shape
+        latents = np.nan_to_num(latents, posinf=0.0, neginf=0.0)
         p = self._patch
         # Patches that the video's edge cuts have places without latents, which no component fits.
         whole = latents[:, :, : height // p * p or 1, : width // p * p or 1].astype(np.float64)
@@ -80,10 +81,14 @@ def difference(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def log_colours(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Returns uint8 [..., 3] for values on a logarithmic scale; 0 has the lowest colour."""
+    """Returns uint8 [..., 3] for values on a logarithmic scale.
+
+    0 has the lowest colour; infinity and NaN, which equal nothing, have the highest.
+    """
     import matplotlib
 
-    floor = np.log10(np.maximum(values, low * 1e-9))
+    finite = np.where(np.isfinite(values), values, high)
+    floor = np.log10(np.maximum(finite, low * 1e-9))
     unit = (floor - math.log10(low)) / (math.log10(high) - math.log10(low))
     colours = matplotlib.colormaps[COLOUR_MAP](np.clip(unit, 0.0, 1.0))
     return (colours[..., :3] * 255).round().astype(np.uint8)
@@ -127,7 +132,9 @@ def error_plot(
         "fixed": "#56d364" if dark else "#1a7f37",
         "plain": "#79c0ff" if dark else "#0969da",
     }
-    drawn = [v for _, lines, _ in panels for *_, errors in lines for v in errors if v > 0]
+    drawn = [
+        v for _, lines, _ in panels for *_, errors in lines for v in errors if 0 < v < math.inf
+    ]
     limits = [limit for *_, limit in panels if limit]
     positive = drawn + limits or [1.0]
     low = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
