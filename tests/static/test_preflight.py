@@ -270,15 +270,13 @@ def test_require_layout_says_everything_in_one_error():
             world_size=8,
             backend="VANILLA",
             head_dim=127,
-            ring=False,
         )
     said = str(error.value)
-    assert said.startswith("6 problems with the layout (ring_size=2 attn2d_row_size=2 ")
+    assert said.startswith("5 problems with the layout (ring_size=2 attn2d_row_size=2 ")
     for part in (
         "multiplies to 64, but there are 8 processes",
         "exclude each other",
         "does not divide num_key_value_heads=8",
-        "ring_size=2: a ring attends block by block",
         "Attention2D needs an attention backend that returns its LSE, and VANILLA does not",
         "head_dim=127",
     ):

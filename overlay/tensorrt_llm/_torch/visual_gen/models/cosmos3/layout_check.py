@@ -209,17 +209,6 @@ def check_backend(sizes: Sizes, backend: str) -> Iterator[Finding]:
         )
 
 
-def check_ring(sizes: Sizes, ring: bool) -> Iterator[Finding]:
-    """Whether this build can carry text in a ring."""
-    if sizes.ring_size > 1 and not ring:
-        yield Finding(
-            "error",
-            "ring",
-            f"ring_size={sizes.ring_size}: a ring attends block by block, so that the text keys "
-            "would be missing or count once for each block; use ulysses_size or Attention2D.",
-        )
-
-
 def gpu_number(gpu: str) -> int:
     """Turns "sm90", "sm_103a" or "90" into 90 or 103.
 
@@ -397,7 +386,6 @@ def check_layout(
     video_rows: Optional[int] = None,
     prompt_tokens: Sequence[int] = (),
     max_sequence_length: Optional[int] = None,
-    ring: bool = True,
 ) -> list[Finding]:
     """Runs every check whose inputs are given.
 
@@ -412,7 +400,6 @@ def check_layout(
         video_rows: S, unpadded.
         prompt_tokens: Length of each prompt.
         max_sequence_length: Rows that the text tower pads prompts to.
-        ring: Whether the build can carry text in a ring.
 
     Returns:
         Findings, errors first; empty when nothing speaks against the layout.
@@ -424,7 +411,6 @@ def check_layout(
     if any(finding.name == "sizes" for finding in found):
         return found
     found += check_heads(sizes, heads)
-    found += check_ring(sizes, ring)
     if backend is not None:
         found += check_backend(sizes, backend)
     if head_dim is not None:

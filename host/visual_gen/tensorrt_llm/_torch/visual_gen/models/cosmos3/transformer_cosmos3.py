@@ -26,7 +26,8 @@ from tensorrt_llm._torch.visual_gen.modules.rms_norm import RMSNorm
 from tensorrt_llm._torch.visual_gen.quantization.loader import DynamicLinearWeightLoader
 
 from ...modules.attention import Attention, QKVMode
-from ...utils import SequenceSharder, check_head_layout
+from ...utils import SequenceSharder
+from .layout_check import Heads, Sizes, require_layout, this_machine
 from .padded_text_kv import PaddedTextKV, PaddedTextKVView
 from .text_buffers import install_text_buffers
 from .text_cache import cache_text
@@ -436,16 +437,18 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
 
     @staticmethod
     def _check_layout(settings: Cosmos3Settings, model_config, vgm, text_kv: str) -> None:
+        # A model made on the CPU runs there, whatever GPU this machine has.
+        on_cpu = torch.get_default_device().type == "cpu"
+        require_layout(
+            Sizes.from_mapping(vgm),
+            [Heads(settings.num_attention_heads, settings.num_key_value_heads)],
+            # The old path is told no lengths, so any backend serves it.
+            backend=model_config.attention.backend if text_kv == "exact" else None,
+            head_dim=settings.head_dim,
+            **({} if on_cpu else this_machine()),
+        )
         if vgm is None:
             return
-        check_head_layout(
-            {
-                "num_attention_heads": settings.num_attention_heads,
-                "num_key_value_heads": settings.num_key_value_heads,
-            },
-            vgm.tp_size,
-            vgm.ulysses_size,
-        )
         if vgm.ring_size > 1 and text_kv == "padded":
             raise ValueError(
                 f"ring_size={vgm.ring_size} with text_kv='padded': unfixed releases refuse a ring, "
