@@ -191,7 +191,7 @@ class Verdict:
             low, high = leak.expected
             assumed = f" (assumed: {leak.assumed})" if leak.assumed else ""
             lines.append(
-                f"Estimate for a prompt of {leak.prompt} tokens and {leak.video_rows} video "
+                f"Estimate for a prompt of length {leak.prompt} and {leak.video_rows} video "
                 f"rows{assumed}: {leak.slots} padded slots beside {leak.valid} keys leak "
                 f"{leak.share:.2%} of the softmax weight if logits are near 0; in the measured "
                 f"runs such a share came with a relative error of {low:.2%} to {high:.2%} in one "

@@ -206,21 +206,23 @@ def test_counts_of_both_towers_are_named():
 # GPU, flash-attn-4, grouped, head_dim: the finding's severity and a word of its reason.
 KERNELS = [
     ("sm90", "4.0.0b19", True, 128, None, ""),
-    ("sm90", "4.0.0b36", True, 256, None, ""),
+    ("sm90", "4.0.0b36", True, 256, "note", "nobody has run it there"),
     ("sm90", "4.0.0b19", True, 100, "error", "multiples of 8 from 8 to 256"),
     ("sm90", "4.0.0b4", True, 128, "warning", "nobody has tried this release"),
-    ("sm100", "4.0.0b19", True, 128, None, ""),
-    ("sm_103a", "4.0.0b30", True, 128, None, ""),
+    ("sm90", "4.0.0b25", True, 128, "warning", "nobody has tried this release"),
+    ("sm100", "4.0.0b25", True, 128, "warning", "nobody has tried this release"),
+    ("sm100", "4.0.0b19", True, 128, "note", "nobody has run it there"),
+    ("sm_103a", "4.0.0b30", True, 128, "note", "nobody has run it there"),
     ("sm100", "4.0.0b19", True, 256, "error", "from 8 to 128"),
     ("sm80", "4.0.0b19", True, 128, "error", "grouped-query"),
-    ("sm80", "4.0.0b19", False, 128, None, ""),
+    ("sm80", "4.0.0b19", False, 128, "note", "nobody has run it there"),
     ("sm80", "4.0.0b25", True, 128, "warning", "nobody has tried this release"),
-    ("sm80", "4.0.0b29", True, 128, None, ""),
-    ("sm80", "4.0.0", True, 128, None, ""),
+    ("sm80", "4.0.0b29", True, 128, "note", "nobody has run it there"),
+    ("sm80", "4.0.0", True, 128, "note", "nobody has run it there"),
     ("sm80", "2.8.3", True, 128, "warning", "nobody has tried this release"),
     ("sm120", "4.0.0b19", True, 128, "error", "none of its kernels compiles"),
     ("sm120", "4.0.0b20", True, 128, "warning", "nobody has tried this release"),
-    ("sm120", "4.0.0b21", True, 128, None, ""),
+    ("sm120", "4.0.0b21", True, 128, "note", "nobody has run it there"),
     ("sm120", "4.0.0b36", True, 64, "warning", "other sizes than 128"),
     ("sm86", "4.0.0b19", True, 128, "warning", "nobody has tried this architecture"),
     ("sm110", "4.0.0b36", True, 128, "warning", "nobody has tried this architecture"),
@@ -239,9 +241,11 @@ def test_fa4_kernel_by_what_is_missing(gpu, version, grouped, head_dim, severity
     if severity is None:
         assert not found
         return
-    (one,) = found
-    assert one.severity == severity and reason in one.message
-    assert f"sm{layout_check.gpu_number(gpu)}" in one.message
+    # What was only compiled says so beside what is wrong with the head size.
+    others = {x.severity for x in found if reason not in x.message}
+    assert others <= {"note"}
+    (one,) = [x for x in found if reason in x.message]
+    assert one.severity == severity and f"sm{layout_check.gpu_number(gpu)}" in one.message
 
 
 @pytest.mark.parametrize("gpu", ["sm70", "sm75", "sm80", "sm90", "sm100", "sm120"])

@@ -232,21 +232,24 @@ def _beta(flash_attn: str) -> float:
 def _fa4_architecture(gpu: int, grouped: bool, flash_attn: str) -> tuple[str, str]:
     """What FA4 with key lengths lacks on an architecture: severity and reason, "" for nothing."""
     beta = _beta(flash_attn)
-    # Each entry names what was tried: run on SM90, compiled for the others.
+    untried = ("warning", "nobody has tried this release there")
+    compiled = ("note", "it compiles, but nobody has run it there")
     if gpu // 10 not in (8, 9, 10, 11, 12):
         return "error", "FlashAttention-4 has kernels for SM8x to SM12x only"
     if gpu == 80:
+        if beta == 19 and grouped:
+            return "error", "its kernel for grouped-query attention does not compile"
+        return compiled if beta == 19 or beta >= 29 else untried
+    if gpu == 90:
         if beta == 19:
-            if grouped:
-                return "error", "its kernel for grouped-query attention does not compile"
             return "", ""
-        return ("", "") if beta >= 29 else ("warning", "nobody has tried this release there")
-    if gpu in (90, 100, 103):
-        return ("", "") if beta >= 19 else ("warning", "nobody has tried this release there")
+        return compiled if beta >= 29 else untried
+    if gpu in (100, 103):
+        return compiled if beta == 19 or beta >= 29 else untried
     if gpu == 120:
         if beta <= 19:
             return "error", "none of its kernels compiles there"
-        return ("", "") if beta >= 21 else ("warning", "nobody has tried this release there")
+        return compiled if beta >= 21 else untried
     return "warning", "nobody has tried this architecture"
 
 
@@ -295,10 +298,10 @@ def check_kernel(
                 "kernel",
                 f"FA4 (flash-attn-4 {flash_attn}) on sm{number}: {reason}; "
                 + (
-                    "compare one small attention with VANILLA before you trust it."
-                    if severity == "warning"
-                    else "use VANILLA with Ulysses"
+                    "use VANILLA with Ulysses"
                     + ("." if number < 80 else ", or flash-attn-4 4.0.0b29 or later.")
+                    if severity == "error"
+                    else "compare one small attention with VANILLA before you trust it."
                 ),
             )
         severity, reason = _fa4_head_dim(number, head_dim)
