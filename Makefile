@@ -25,6 +25,12 @@ preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or the release com
 	@test -n "$(CONFIG)" || { echo "make preflight CONFIG=file.yaml [MODEL=nano|super|edge|config.json]" >&2; exit 2; }
 	@$(PYTHON) -m preflight --config "$(CONFIG)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
+.PHONY: bench readme
+bench: $(ENV) ## Time attention, a layer and a step beside the unfixed path and a loop; ARGS="--parts attention"
+	$(PYTHON) -m bench $(ARGS)
+readme: $(ENV) ## Make the README's performance section anew from results/
+	$(PYTHON) -m bench.readme $(ARGS)
+
 .PHONY: test
 test: $(ENV) ## Run all tests that this machine can run, cheapest first
 	$(PYTHON) -m pytest tests/static tests/cpu tests/patchset tests/gloo tests/gpu $(ARGS)
@@ -43,8 +49,8 @@ overlay: ## Make an import overlay for an installed TensorRT-LLM wheel, without 
 	$(BOOTSTRAP_PYTHON) -m patchset overlay $(ARGS)
 overlay-status: ## Say which overlay is active, for which file and digest
 	$(BOOTSTRAP_PYTHON) -m patchset overlay-status $(ARGS)
-pr: ## Prepare the branch and the cover text of the upstream pull request
-	$(BOOTSTRAP_PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+pr: $(ENV) ## Prepare the branch and the cover text of the upstream pull request
+	$(PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
 export: ## Regenerate the patch of new modules from overlay/
 	$(BOOTSTRAP_PYTHON) -m patchset export $(ARGS)
 
@@ -66,4 +72,4 @@ clean: ## Remove build/ and caches, but not .venv
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the README says is there, and what its performance section is made from."""
+
+import re
+
+from bench import readme
+
+README = (readme.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_readme_performance_vs_result_files():
+    assert readme.rewritten(README, readme.ROOT / "results") == README, "run make readme"
+
+
+def test_readme_shows_every_number_of_a_changed_result(tmp_path):
+    result = {
+        "device": "a device", "date": "2026-01-01T00:00:00", "commit": "0" * 40, "versions": {},
+        "checks": [{"name": "x", "status": "FAIL", "measured": 1.5, "limit": 1.0}],
+        "tables": [{"title": "T", "columns": ["a"], "rows": [["0.123 [0.1, 0.2]"]]}],
+    }  # fmt: skip
+    (tmp_path / "bench-x.json").write_text(readme.json.dumps(result))
+    text = readme.section(tmp_path)
+    assert "0.123 [0.1, 0.2]" in text and "| x | 1.500 | 1.00 |" in text
+
+
+def test_readme_targets_and_files_vs_tree():
+    makefile = (readme.ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`make ([a-z-]+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.M), f"make {target} is not in the Makefile"
+    for path in set(re.findall(r"`((?:overlay|patches|host|scripts|tests|results)/[^` ]*)`", README)):
+        assert (readme.ROOT / path).exists(), path
+    for path in re.findall(r"!\[[^]]*\]\(([^)]*)\)", README):
+        assert (readme.ROOT / path).is_file(), path
