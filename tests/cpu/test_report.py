@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parity run's checks on made-up results, and the report that is written of them."""
 
-import base64
-import io
 import json
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from parity import cli, driver
 from parity.checks import Check, at_most, compare, per_part, relative
 from parity.pictures import Palette, difference, log_colours
 from parity.report import REPORT_FILES, _scale, headline, markdown, replace_folder, write_report
-from PIL import Image
+from support.report_page import check_report
 
 STEPS = 3
 SHAPE = (48, 3, 9, 14)
@@ -181,52 +177,6 @@ def test_one_rank_skips_what_needs_several_and_says_why(tmp_path):
 def test_lines_are_status_name_measured_limit():
     assert at_most("a/b", 1.25e-7, 5e-6).line() == "PASS a/b 1.25e-07 <=5.00e-06"
     assert Check("c", "SKIP", None, None).line() == "SKIP c - -"
-
-
-class Page(HTMLParser):
-    """Tags, links and text of a page; an unclosed element is an error."""
-
-    VOID = {"meta", "img", "source", "link", "br"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.references, self.text = [], [], ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self.references += [v for k, v in attributes if k in ("src", "srcset", "href")]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def check_report(folder) -> dict:
-    """Opens and reads every file of a report; returns parity.json."""
-    assert sorted(path.name for path in folder.iterdir()) == sorted(REPORT_FILES)
-    facts = json.loads((folder / "parity.json").read_text())
-    page = Page((folder / "report.html").read_text())
-    assert len(page.references) > 4
-    for reference in page.references:
-        kind, data = reference.split(",", 1)
-        # Nothing is fetched from anywhere.
-        assert kind == "data:image/png;base64"
-        picture = Image.open(io.BytesIO(base64.b64decode(data)))
-        picture.load()
-        assert min(picture.size) >= 1
-    table = (folder / "parity.md").read_text()
-    for check in facts["checks"]:
-        assert check["name"] in page.text
-        assert f"| {check['status']} | {check['name']} |" in table
-    for text in (page.text, table):
-        # A placeholder that nothing filled.
-        assert not re.search(r"\$\{?[a-z_]+", text)
-    return facts
 
 
 def write(settings, results):
