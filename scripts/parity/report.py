@@ -144,11 +144,13 @@ def run_rows(facts: dict) -> list[list[str]]:
 def fact_rows(facts: dict) -> list[tuple[str, str]]:
     """Returns names and values of what the figures depend on."""
     machine, prompts, project = facts["machine"], facts["prompts"], facts["project"]
-    versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items() if value)
-    commit = "unknown" if project["commit"] is None else project["commit"][:12]
+    versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
+    commit = project["commit"][:12]
     cost = facts["cost"]
     fixed = next((run for run in facts["runs"] if run["name"] == "fixed"), facts["runs"][0])
     return [
+        ("command", facts["command"]),
+        ("date", facts["date"]),
         ("device", f"{machine['device_name']}, {machine['cores']} cores, {machine['processes']}"),
         ("versions", versions),
         ("this project", f"commit {commit}" + (", modified" if project["modified"] else "")),

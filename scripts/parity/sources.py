@@ -85,8 +85,14 @@ def combined_digest(files: dict[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def repository_state() -> dict[str, Any]:
-    """Returns the commit of this project and whether tracked files were changed since."""
+def repository_state(given: str | None = None) -> dict[str, Any]:
+    """Returns the commit of this project and whether tracked files were changed since.
+
+    Args:
+        given: The commit, where git cannot tell; taken as unmodified.
+    """
+    if given is not None:
+        return {"commit": given, "modified": False}
 
     def git(*arguments: str) -> str | None:
         try:
@@ -99,6 +105,6 @@ def repository_state() -> dict[str, Any]:
 
     status = git("status", "--porcelain", "--untracked-files=no")
     return {
-        "commit": git("rev-parse", "HEAD"),
+        "commit": git("rev-parse", "HEAD") or "unknown",
         "modified": None if status is None else bool(status),
     }

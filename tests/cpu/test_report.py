@@ -203,6 +203,19 @@ def test_report_can_be_opened_and_read(tmp_path, options):
     assert "fixed-vs-one" in facts["errors"] or options == {"ranks": 1}
 
 
+def test_report_is_a_result_file_that_the_pull_request_takes(tmp_path):
+    from patchset.results import newest
+
+    arguments = ["--ranks", "2", "--out", str(tmp_path / "report"), "--commit=ab12"]
+    settings = cli.prepare(cli.parse([*arguments, "--device", "cpu", "--video", "3,9,14"]))
+    write(settings, results_of(settings))
+    result = newest(settings.out, "parity")
+    assert result.commit == "ab12"
+    assert result.data["command"] == "make parity ARGS='--ranks 2 --device cpu --video 3,9,14'"
+    text = result.markdown()
+    assert "| unfixed-seen | PASS |" in text and "fixed-vs-one/batch" in text
+
+
 def test_report_of_failed_run_says_so_and_stays_valid_json(tmp_path):
     settings = settings_of(tmp_path)
     results = results_of(settings)
