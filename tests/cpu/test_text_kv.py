@@ -127,6 +127,7 @@ def test_text_kv_columns_vs_whole_text(cols, lengths):
         for column in range(cols)
     ]
     assert len({share.keys[0].shape for share in shares}) == 1, "shapes differ between columns"
+    assert shares[0].keys[0].shape[1] == -(-round_up(max(lengths), TEXT_BUCKET) // cols)
     for sample, length in enumerate(lengths):
         owned = [s.keys[0][sample, : s.local_lengths[sample], 0, 0].tolist() for s in shares]
         found = [value for rows in owned for value in rows]

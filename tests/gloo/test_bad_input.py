@@ -17,8 +17,8 @@ from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKV
 
 pytestmark = pytest.mark.gloo
 
-# What all ranks have to raise within. A collective that waits for a rank would take a minute.
-SECONDS = 10.0
+# What all ranks have to raise within. A collective that waits for a rank would take two minutes.
+SECONDS = 20.0
 
 
 def _attach(rank: int, size: int, **changes) -> None:

@@ -52,7 +52,7 @@ def test_ranks_a_rank_that_raises_vs_time_limit(ranks):
     start = time.monotonic()
     with pytest.raises(RankError, match="only this rank found 7 out of 5") as caught:
         ranks.run(2, _logic_rank_one_raises)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30
     assert "_logic_rank_one_raises" in str(caught.value), "the traceback is missing"
     assert str(caught.value).startswith("rank 1"), "the victim is reported before the culprit"
     # The next case starts afresh.
@@ -63,14 +63,14 @@ def test_ranks_a_rank_that_dies_vs_time_limit(ranks):
     start = time.monotonic()
     with pytest.raises(RankError, match="died: exit code 3"):
         ranks.run(2, _logic_rank_one_dies)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30
 
 
 def test_ranks_a_rank_that_hangs_vs_time_limit(ranks):
     start = time.monotonic()
     with pytest.raises(RankError, match="_logic_rank_one_is_late"):
         ranks.run(2, _logic_rank_one_is_late, timeout=1.0)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30
 
 
 def test_ranks_outcomes_vs_what_each_rank_raised(ranks):
