@@ -232,7 +232,8 @@ def _pictures(settings, titles, results) -> tuple[str, str]:
     if len(shown) == 1:
         shown.append("unfixed-one")
     final = {name: results[name]["trajectory"][-1].float().numpy() for name in shown}
-    palette = Palette(final["one"], settings.config["latent_patch_size"])
+    patch = settings.config["latent_patch_size"]
+    palette = Palette(final["one"], patch)
     others = shown[1:]
     maps = {name: difference(final[name], final["one"]) for name in others}
     low, high = _scale(maps, settings.dtype)
@@ -240,13 +241,18 @@ def _pictures(settings, titles, results) -> tuple[str, str]:
     columns: list[tuple[str, Callable[[], np.ndarray]]] = [
         (titles[name], palette.colours(final[name])) for name in shown
     ]
+    # Cut to whole patches, as the pictures of latents are, so that places lie side by side.
+    height, width = (max(n // patch * patch, 1) for n in final["one"].shape[2:])
     columns += [
-        (f"difference: {titles[name]}", log_colours(maps[name], low, high)) for name in others
+        (
+            f"difference: {titles[name]}",
+            log_colours(maps[name][:, :height, :width], low, high),
+        )
+        for name in others
     ]
     frames = final["one"].shape[1]
     chosen = sorted({round(i * (frames - 1) / (FRAMES - 1)) for i in range(FRAMES)})
-    width = final["one"].shape[3]
-    shape = "wide" if width > 1.2 * final["one"].shape[2] else "tall"
+    shape = "wide" if width > 1.2 * height else "tall"
     lines = [f'<div class="pictures {shape}" style="--columns: {len(columns)}">']
     lines += [f'<div class="head">{escape(title)}</div>' for title, _ in columns]
     for frame in chosen:
