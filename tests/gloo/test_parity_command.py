@@ -116,8 +116,7 @@ def ranks_of(driver_pid: int, run: str) -> dict[int, int]:
 def test_rank_that_dies_ends_the_run_and_leaves_the_earlier_report(report, moment):
     *_, out = report
     before = digests(out)
-    # Enough steps that the rank dies in the middle of them; without the single-rank run's report
-    # the dying run, which is the first on two ranks, would come late.
+    # So many steps that the rank dies in the middle of them. Ranks among peers are below.
     process = command(*TINY, "--steps", 200, "--out", out)
     try:
         folder = None
