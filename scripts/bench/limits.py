@@ -50,9 +50,8 @@ def checks(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list
         heads = "x".join(map(str, record["heads"]))
         lengths = "x".join(map(str, record["lengths"]))
         name = f"attention-{record['backend']}-heads{heads}-video{record['video_rows']}-{lengths}"
-        for mode in ("eager", "graph"):
-            for other, limit in _attention_limits(record) if mode in record else ():
-                add(f"{name}/{mode}-vs-{other}", _ratio(record[mode], "ours", other), limit)
+        for other, limit in _attention_limits(record):
+            add(f"{name}/vs-{other}", _ratio(record["eager"], "ours", other), limit)
     for record in steps:
         name = f"step-{record['size']}-{record['backend']}-video{record['video_rows']}"
         name += f"-ranks{record['ranks']}"

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""The README's performance section, made from the result files: `python -m bench.readme [--check]`.
+"""The tables of README.md and results/README.md: `python -m bench.readme [--check]`.
 
-No number is typed into the README; a test holds the section against what this writes.
+Both are made from the result files; a test holds them against what this writes, so that no number
+is typed by hand. README.md shows the questions that a reader has first, results/README.md all.
 """
 
 from __future__ import annotations
@@ -16,25 +17,51 @@ START = "<!-- performance: made by `make readme` from results/, do not edit -->"
 END = "<!-- end of performance -->"
 
 
-def section(folder: Path) -> str:
-    """Returns the Markdown of all bench results in a folder, oldest name first."""
+# What README.md takes: the start of a table's title, and what its rows have to hold.
+FIRST = {
+    "One attention, ms, median [quartiles], launched one by one": {"text lengths": "30, 700"},
+    "One denoising step": {},
+}
+
+
+def section(folder: Path, whole: bool) -> str:
+    """Returns the Markdown of all bench results in a folder, by file name.
+
+    Args:
+        folder: Holds bench-*.json.
+        whole: Whether to show every table, or those of FIRST.
+    """
     parts = []
     for path in sorted(folder.glob("bench-*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
+        missed = [check for check in result["checks"] if check["status"] != "PASS"]
         versions = ", ".join(f"{name} {v}" for name, v in sorted(result["versions"].items()))
-        held = [check for check in result["checks"] if check["status"] == "PASS"]
         parts.append(
             f"`results/{path.name}`: {result['device']}, {result['date'][:10]}, commit "
-            f"{result['commit'][:12]}, {versions}; {len(held)} of {len(result['checks'])} limits "
-            "held."
+            f"{result['commit'][:12]}, {versions}; {len(result['checks']) - len(missed)} of "
+            f"{len(result['checks'])} limits held."
         )
-        parts += [_table(table) for table in result["tables"]]
-        missed = [check for check in result["checks"] if check["status"] != "PASS"]
+        for table in result["tables"]:
+            if whole:
+                parts.append(_table(table))
+                continue
+            for title, wanted in FIRST.items():
+                if table["title"].startswith(title):
+                    parts.append(_table(_filtered(table, wanted)))
         if missed:
             rows = [[c["name"], f"{c['measured']:.3f}", f"{c['limit']:.2f}"] for c in missed]
-            columns = ["not held, ours / other", "measured", "limit"]
+            columns = ["not held: ours / other", "measured", "limit"]
             parts.append(_table({"title": "", "columns": columns, "rows": rows}))
     return "\n\n".join(parts)
+
+
+def _filtered(table: dict, wanted: dict[str, str]) -> dict:
+    rows = [
+        row
+        for row in table["rows"]
+        if all(row[table["columns"].index(name)] == value for name, value in wanted.items())
+    ]
+    return dict(table, rows=rows)
 
 
 def _table(table: dict) -> str:
@@ -54,19 +81,30 @@ def rewritten(readme: str, folder: Path) -> str:
         raise ValueError(f"README.md needs the lines {START!r} and {END!r} once each")
     before, _, rest = readme.partition(START)
     _, _, after = rest.partition(END)
-    return f"{before}{START}\n\n{section(folder)}\n\n{END}{after}"
+    return f"{before}{START}\n\n{section(folder, whole=False)}\n\n{END}{after}"
+
+
+def files() -> dict[Path, str]:
+    """Returns what each generated file has to hold."""
+    readme, folder = ROOT / "README.md", ROOT / "results"
+    head = "# Results\n\nMade by `make readme` from the files beside this one; do not edit.\n\n"
+    return {
+        readme: rewritten(readme.read_text(encoding="utf-8"), folder),
+        folder / "README.md": f"{head}{section(folder, whole=True)}\n",
+    }
 
 
 def main(argv: list[str]) -> int:
-    """Rewrites the README; with --check only says whether it would change (exit 1)."""
-    path = ROOT / "README.md"
-    old = path.read_text(encoding="utf-8")
-    new = rewritten(old, ROOT / "results")
-    if argv == ["--check"]:
-        print("PASS readme" if new == old else "FAIL readme differs from results/: make readme")
-        return int(new != old)
-    path.write_text(new, encoding="utf-8")
-    return 0
+    """Rewrites both files; with --check only says whether one would change (exit 1)."""
+    stale = 0
+    for path, text in files().items():
+        same = path.is_file() and path.read_text(encoding="utf-8") == text
+        if argv == ["--check"]:
+            stale += not same
+            print(f"{'PASS' if same else 'FAIL'} {path.relative_to(ROOT)} {same} equal to results/")
+        elif not same:
+            path.write_text(text, encoding="utf-8")
+    return min(stale, 1)
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ def _measure(rank, world_size, device, case):
         for name in ("unfixed", "ours")
     }
     variants = VARIANTS
-    if device.type == "cuda" and case["video_rows"] <= GRAPH_ROWS:
+    if device.type == "cuda" and case["graphs"] and case["video_rows"] <= GRAPH_ROWS:
         models.select("ours")
         replayed = models.step("graph", 0)
         record["graph_bit_equal"] = bool(torch.equal(replayed, models.step("ours", 0)))
@@ -277,11 +277,23 @@ def _layer(models, case, device):
     return {variant: _summary(values) for variant, values in samples.items()}
 
 
-def run(size, backend, video_rows, ranks=2, device="cuda", dtype="bfloat16", repeats=7) -> dict:
-    """Measures one case on `ranks` processes and returns its record."""
+def run(
+    size,
+    backend,
+    video_rows,
+    ranks=2,
+    device="cuda",
+    dtype="bfloat16",
+    repeats=7,
+    graphs=False,
+) -> dict:
+    """Measures one case on `ranks` processes and returns its record.
+
+    With `graphs` the step is also replayed from a CUDA graph, exchange included.
+    """
     case = {
         "size": size, "backend": backend, "video_rows": video_rows, "device": device,
-        "dtype": dtype, "repeats": repeats,
+        "dtype": dtype, "repeats": repeats, "graphs": graphs,
     }  # fmt: skip
     with socket.socket() as free:
         free.bind(("localhost", 0))

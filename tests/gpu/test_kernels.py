@@ -10,7 +10,7 @@ import torch
 from support import reference, tiers
 
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text, key_prefix
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
 
@@ -140,6 +140,16 @@ def test_vanilla_exact_dtypes_vs_float64(dtype, lengths):
     case = Case("VANILLA", lengths, (8, 2), dtype=dtype)
     expected, _ = reference.per_sample_attention(*case.valid(), lengths)
     tiers.assert_within(case.run().cpu(), expected, tiers.REDUCTION_ORDER[dtype], str(dtype))
+
+
+def test_vanilla_float32_in_blocks_vs_mask(monkeypatch):
+    case = Case("VANILLA", (30, 700), (8, 2), dtype=torch.float32)
+    masked = case.run()
+    monkeypatch.setattr(key_prefix, "SCORE_BYTES", 1 << 16)
+    blockwise = case.run()
+    bound = tiers.REDUCTION_ORDER[torch.float32]
+    tiers.assert_within(blockwise.cpu(), masked.cpu(), bound, "in blocks")
+    assert not torch.equal(blockwise, masked), "the mask ran twice: blocks were not tested"
 
 
 @backends

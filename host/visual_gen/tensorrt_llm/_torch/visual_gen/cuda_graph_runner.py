@@ -122,7 +122,8 @@ class CUDAGraphRunner:
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Of this thread alone: NCCL's watchdog thread asks CUDA about events at any time.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = fn(*args, **kwargs)
         self.graphs[key] = graph
         self.static_inputs[key] = [x for x in static if isinstance(x, torch.Tensor)]

@@ -940,7 +940,9 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         freqs = tuple(self.sharder.shard(x, dim=1, pad_to_multiple=True) for x in freqs)
         for layer, layer_text in zip(self.gen_layers, text):
             hidden_gen = layer(hidden_gen, layer_text, freqs, timestep=timestep)
-        hidden_gen = self.sharder.gather(self.norm_moe_gen(hidden_gen), dim=1, unpad_to=rows)
+        # Normalised behind the gather: without its padding the sequence is a view with gaps, on
+        # which a linear layer with a bias rounds twice in 16 bits.
+        hidden_gen = self.norm_moe_gen(self.sharder.gather(hidden_gen, dim=1, unpad_to=rows))
 
         _, video, audio, action = hidden_gen.split(
             [control_rows, vision.shape[1] - control_rows, audio_rows, action_rows], dim=1
