@@ -34,7 +34,7 @@ OLD_DEFAULT = 'text_kv: str = "exact"'
 PINNED_DEFAULT = 'text_kv: str = "padded"'
 NEW_DEFAULT = "text_kv: str = TEXT_KV"
 HEAVY = 'raise ImportError("needs compiled parts")\n'
-IMPORT = "from .text_attention import install_text_attention\n"
+NEW_IMPORT = "from .text_choice import TEXT_KV\n"
 
 
 def make(folder: Path) -> World:
@@ -46,15 +46,16 @@ def make(folder: Path) -> World:
     for path in [p for p in origin.rglob("*") if p.is_dir()]:
         write(path / "__init__.py", HEAVY)
     text = (origin / FILE).read_text(encoding="utf-8")
-    assert text.count(OLD_DEFAULT) == text.count(IMPORT) == 1
+    assert text.count(OLD_DEFAULT) == 1, OLD_DEFAULT
     text = text.replace(OLD_DEFAULT, PINNED_DEFAULT)
     write(origin / FILE, text)
     git(origin, "init", "-q", ".")
     pin = commit(origin, "pin")
 
     lines = split_lines(text)
-    touched = [n for n, line in enumerate(lines, 1) if PINNED_DEFAULT in line or line in IMPORT]
-    write_pin(root, pin, lines, [(n - 2, n + 2) for n in touched if n > 20])
+    default = next(n for n, line in enumerate(lines, 1) if PINNED_DEFAULT in line)
+    regions = [(n - 2, n + 2) for n in (_first_import(lines), default)]
+    write_pin(root, pin, lines, regions)
     write(root / "overlay" / NEW, _module())
     shutil.copyfile(ROOT / "patches" / "cover.md", root / "patches" / "cover.md")
     work = folder / "work"
@@ -69,11 +70,15 @@ def apply(checkout: Path) -> None:
     """Commits what the series does, as two commits."""
     write(checkout / NEW, _module())
     commit(checkout, f"Add the choice of text keys\n\n{BODY}")
-    text = (checkout / FILE).read_text(encoding="utf-8")
-    text = text.replace(PINNED_DEFAULT, NEW_DEFAULT)
-    text = text.replace(IMPORT, f"{IMPORT}from .text_choice import TEXT_KV\n")
-    write(checkout / FILE, text)
+    lines = (checkout / FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    lines.insert(_first_import(lines), NEW_IMPORT)
+    write(checkout / FILE, "".join(lines).replace(PINNED_DEFAULT, NEW_DEFAULT))
     commit(checkout, f"Keep the text whole on every rank\n\n{BODY}")
+
+
+def _first_import(lines: list[str]) -> int:
+    """Returns the number of the first line that imports from a neighbouring file."""
+    return next(n for n, line in enumerate(lines, 1) if line.startswith("from ."))
 
 
 def _module() -> str:
