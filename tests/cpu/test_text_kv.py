@@ -70,8 +70,10 @@ def layout_of(layout: Layout, ulysses_rank=0, cp_rank=0) -> TextKVLayout:
 
 @pytest.mark.parametrize("poison", POISONS, ids=["poison1e30", "nan", "inf"])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_text_kv_rows_vs_source(lengths, poison):
-    layers = source(lengths, poison=poison)
+@pytest.mark.parametrize("spare", [0, 3], ids="spare{}".format)
+def test_text_kv_rows_vs_source(lengths, poison, spare):
+    """Also with a prompt at the maximum, which fills the text tower's rows."""
+    layers = source(lengths, poison=poison, rows=max(lengths) + spare)
     text = TextKV.build(layers, lengths)
     assert len(text) == 2 and text.lengths == lengths
     for layer, (source_k, source_v) in enumerate(layers):

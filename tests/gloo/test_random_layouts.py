@@ -41,6 +41,7 @@ def legal_cases(draw) -> AttentionCase:
         dtype=torch.float64,
         head_dim=8,
         seed=draw(st.integers(0, 2**16)),
+        spare_rows=draw(st.integers(0, 3)),
     )
 
 

@@ -90,3 +90,11 @@ def test_ulysses_attention_few_rows_vs_per_sample(ranks, rows):
     case = AttentionCase(layout=Layout(ulysses=8), video_rows=rows, heads=8, kv_heads=8)
     found = attend.gathered(case, ranks.run(8, _logic_exact, case, POISON))
     assert_within(found, attention_reference(case), REDUCTION_ORDER[case.dtype], f"{rows} rows")
+
+
+@pytest.mark.parametrize("size", [2, 4, 8], ids="ulysses{}".format)
+def test_ulysses_attention_prompt_at_the_maximum_vs_per_sample(ranks, size):
+    """The longest prompt fills the rows of the text tower, which end in the middle of a bucket."""
+    case = AttentionCase(layout=Layout(ulysses=size), kv_heads=8, lengths=(3, 150), spare_rows=0)
+    for variant in _variants(case):
+        check_attention(ranks.run, variant)

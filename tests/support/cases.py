@@ -77,6 +77,7 @@ class AttentionCase:
         dtype: Of q, k and v.
         head_dim: Size of a head.
         seed: Of the numbers.
+        spare_rows: Rows of the text tower past the longest prompt; 0 is a prompt at the maximum.
     """
 
     layout: Layout = Layout()
@@ -88,6 +89,7 @@ class AttentionCase:
     dtype: torch.dtype = torch.float64
     head_dim: int = 16
     seed: int = 0
+    spare_rows: int = 5
 
     def __str__(self) -> str:
         lengths = "x".join(str(length) for length in self.lengths)
@@ -99,8 +101,8 @@ class AttentionCase:
 
     @property
     def text_rows(self) -> int:
-        """Rows that the text tower returns: some past the longest prompt, as in practice."""
-        return max(self.lengths) + 5
+        """Rows that the text tower returns."""
+        return max(self.lengths) + self.spare_rows
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Draws q, k, v [B, S, H or H_kv, D] and text_k, text_v [B, T, H_kv, D].
