@@ -51,8 +51,18 @@ def activate(flash_attn: str = "auto") -> list[Path]:
 
     Returns:
         The roots, first searched first.
+
+    Raises:
+        ValueError: as roots(), or a real TensorRT-LLM is installed in this interpreter.
     """
     paths = roots(flash_attn)
+    # A package with an __init__ wins over namespace packages, wherever it stands on the path.
+    installed = importlib.machinery.PathFinder.find_spec("tensorrt_llm", sys.path)
+    if installed is not None and installed.origin is not None:
+        raise ValueError(
+            f"{installed.origin} is installed and would be imported in place of the embedded host; "
+            "use an environment without tensorrt_llm, such as the .venv that make env creates"
+        )
     ours = [str(p) for p in paths]
     sys.path[:] = ours + [p for p in sys.path if p not in ours]
     inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]

@@ -191,23 +191,8 @@ MISTAKES = {
 }
 
 
-# Found by these tests: heads are not compared before torch.cat() stumbles over them.
-KNOWN_DEFECTS = {
-    "cache-of-another-model": "TextKV.attach does not compare head counts",
-    "cache-of-one-rank": "TextKV.attach does not compare layouts",
-}
-
-
-def _names() -> list:
-    marks = {
-        name: pytest.mark.xfail(reason=reason, strict=True)
-        for name, reason in KNOWN_DEFECTS.items()
-    }
-    return [pytest.param(name, marks=marks.get(name, ())) for name in MISTAKES]
-
-
 @pytest.mark.parametrize("size", [2, 4], ids="ulysses{}".format)
-@pytest.mark.parametrize("name", _names())
+@pytest.mark.parametrize("name", MISTAKES)
 def test_bad_input_every_rank_vs_value_expected_remedy(ranks, name, size):
     function, *patterns = MISTAKES[name]
     # The first case of a number of ranks starts processes, which is not what is timed.

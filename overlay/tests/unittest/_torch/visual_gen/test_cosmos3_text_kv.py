@@ -7,6 +7,7 @@ Run with:
 """
 
 import os
+from types import SimpleNamespace
 
 os.environ["TLLM_DISABLE_MPI"] = "1"
 
@@ -67,6 +68,18 @@ def test_text_kv_refuses_lengths(lengths):
 def test_text_kv_refuses_head_split():
     with pytest.raises(ValueError, match="4 text K/V heads"):
         TextKV.build(_text_layers((3, 3), heads=4), (3, 3), TextKVLayout(ulysses_size=3))
+
+
+@pytest.mark.parametrize("change", ["layers", "heads", "layout"])
+def test_text_kv_refuses_another_model(change):
+    text = TextKV.build(_text_layers((3, 3), heads=4), (3, 3))
+    attention = SimpleNamespace(
+        local_num_key_value_heads=2 if change == "heads" else 4, head_dim=16
+    )
+    gen_layers = [SimpleNamespace(cross_attention=attention)] * (3 if change == "layers" else 2)
+    layout = TextKVLayout(ulysses_size=2) if change == "layout" else TextKVLayout()
+    with pytest.raises(ValueError, match="call reset_cache"):
+        text.require_fit(gen_layers, layout)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ D head_dim.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Optional, Sequence
 
 import torch
@@ -131,6 +131,14 @@ class TextKVLayout:
         if self.ring_size > 1:
             chunks = [self.ring_rank]
         return sum(self.chunk_video_rows(video_rows, chunk) for chunk in chunks)
+
+
+def _readable(shape: tuple) -> str:
+    """A layout's sizes and the numbers behind it; no rank's place, so that all say the same."""
+    layout, *numbers = shape
+    sizes = {f.name: getattr(layout, f.name) for f in fields(layout) if f.name.endswith("_size")}
+    used = " ".join(f"{name}={size}" for name, size in sizes.items() if size > 1) or "one rank"
+    return f"({used}, {', '.join(map(str, numbers))})"
 
 
 @dataclass
@@ -260,6 +268,30 @@ class TextKV:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def require_fit(self, gen_layers: Sequence[torch.nn.Module], layout: TextKVLayout) -> None:
+        """Refuses a text that was cached by another model or for another rank's layout.
+
+        Raises before any collective, and alike on every rank.
+
+        Args:
+            gen_layers: The generation layers, each with its `cross_attention`.
+            layout: This rank's share of the keys.
+
+        Raises:
+            ValueError: The layout, or the number of layers, K/V heads or head_dim differ.
+        """
+        attention = gen_layers[0].cross_attention
+        kv_heads = attention.local_num_key_value_heads // layout.ulysses_size
+        expected = (layout, len(gen_layers), kv_heads, attention.head_dim)
+        found = (self.layout, len(self), *self.data.shape[4:])
+        if found != expected:
+            name = "(layout, layers, K/V heads, head_dim)"
+            raise ValueError(
+                f"the cached text K/V holds {name} = {_readable(found)}, but the generation layers "
+                f"of this rank expect {_readable(expected)}; call reset_cache(), or restore a text "
+                "that this transformer cached."
+            )
 
     def attach(self, hidden_states: torch.Tensor, video_rows: int) -> tuple[TextKVView, ...]:
         """Binds the text to a generation sequence and returns one view for each layer.

@@ -921,6 +921,7 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
                         transfer_share_vision_temporal_positions
                     ),
                 )
+            self.cached_kv.require_fit(self.gen_layers, self.text_kv_layout)
             text = self.cached_kv.attach(hidden_gen, video_rows=rows)
 
         if action_fps is None:
