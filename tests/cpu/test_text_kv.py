@@ -84,6 +84,12 @@ def test_text_kv_rows_vs_source(lengths, poison, spare):
                 assert (kept[sample, length:] == 0).all(), "pad rows must be zeros"
 
 
+def test_text_kv_prompt_that_fills_all_rows_vs_source():
+    layers = source((24, 5), rows=24)
+    text = TextKV.build(layers, (24, 5))
+    assert torch.equal(text.keys[0][0, :24], layers[0][0][0])
+
+
 def test_text_kv_is_a_copy_vs_overwritten_source():
     layers = source((4, 2))
     text = TextKV.build(layers, (4, 2))
