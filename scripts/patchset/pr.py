@@ -20,7 +20,7 @@ from .export import write_atomically
 from .git import Git, GitError, build
 from .project import BRANCH, Project
 from .report import Misfit, Refusal, Report, note
-from .results import KINDS, newest
+from .results import KINDS, of_kind
 
 PR_BRANCH = f"{BRANCH}-pr"
 TITLE = re.compile(r"\[(?:#\d+|TRTLLM-\d+|None)\]\[[a-z]+\] [A-Z]\S*( \S+)+")
@@ -74,7 +74,8 @@ def cover(project: Project) -> str:
         "tests": "\n".join(tests) or "- none",
     }
     for kind in KINDS:
-        fields[kind] = newest(project.root / "results", kind).markdown()
+        results = of_kind(project.root / "results", kind)
+        fields[kind] = "\n\n".join(result.markdown() for result in results)
     for name, value in fields.items():
         text = text.replace(f"{{{{{name}}}}}", value)
     return text
@@ -269,13 +270,13 @@ def _cover_text(project: Project, text: str, report: Report) -> None:
     report.problems("pr/cover-numbers", found, "none typed", "measured ones from results/ only")
     found = []
     for kind in KINDS:
-        result = newest(project.root / "results", kind)
-        if result.markdown() not in text:
-            found.append(f"{result.path.name} is newer than the cover text; run pr again")
-        why = _outdated(project, result.commit)
-        if why:
-            found.append(f"{result.path.name}: {why}; run {KINDS[kind]} again")
-    report.problems("pr/cover-results", found, f"{len(KINDS)} kinds", "newest, at this overlay/")
+        for result in of_kind(project.root / "results", kind):
+            if result.markdown() not in text:
+                found.append(f"{result.path.name} is newer than the cover text; run pr again")
+            why = _outdated(project, result.commit)
+            if why:
+                found.append(f"{result.path.name}: {why}; run {KINDS[kind]} again")
+    report.problems("pr/cover-results", found, f"{len(KINDS)} kinds", "at this overlay/")
     words = [w for w in ("unfixed", "fixed") if not re.search(rf"\b{w}", text)]
     report.problems("pr/cover-before-after", words, "both", "before and after numbers")
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Result files, as the cover text takes them in: the newest of a kind, as Markdown.
+"""Result files, as the cover text takes them in: the newest of each command, as Markdown.
 
 A result file is results/**/*.json with:
     kind: "parity" or "bench"
-    date: ISO 8601, for "newest"
+    date: ISO 8601
     device, commit, command: text; commit is this project's
     versions: name -> text
     checks: list of {name, status, measured, limit}, and/or
@@ -59,8 +59,8 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
-def newest(folder: Path, kind: str) -> Result:
-    """Return the newest result of a kind.
+def of_kind(folder: Path, kind: str) -> list[Result]:
+    """Return the results of a kind, newest first; of several runs of a command the newest counts.
 
     Raises:
         Misfit: there is none; the text says what to run.
@@ -79,4 +79,5 @@ def newest(folder: Path, kind: str) -> Result:
             found.append(Result(path, data))
     if not found:
         raise Misfit(f"no result of kind {kind!r} in {folder}; run {KINDS[kind]} first")
-    return max(found, key=lambda result: result.data["date"])
+    found.sort(key=lambda result: result.data["date"])
+    return list({result.data["command"]: result for result in found}.values())[::-1]

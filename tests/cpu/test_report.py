@@ -204,12 +204,12 @@ def test_report_can_be_opened_and_read(tmp_path, options):
 
 
 def test_report_is_a_result_file_that_the_pull_request_takes(tmp_path):
-    from patchset.results import newest
+    from patchset.results import of_kind
 
     arguments = ["--ranks", "2", "--out", str(tmp_path / "report"), "--commit=ab12"]
     settings = cli.prepare(cli.parse([*arguments, "--device", "cpu", "--video", "3,9,14"]))
     write(settings, results_of(settings))
-    result = newest(settings.out, "parity")
+    (result,) = of_kind(settings.out, "parity")
     assert result.commit == "ab12"
     assert result.data["command"] == "make parity ARGS='--ranks 2 --device cpu --video 3,9,14'"
     text = result.markdown()
