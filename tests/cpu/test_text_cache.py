@@ -7,6 +7,7 @@ tensors under the key, and a replay is right if they hold the text of the reques
 """
 
 import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -15,10 +16,12 @@ from support.checks import host
 from support.model import ModelCase
 
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_buffers import (
+    TextBuffer,
     TextBuffers,
     install_text_buffers,
 )
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_cache import install_text_graph_key
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
 
 ROWS = {(3, 5, 6): 27, (7, 4, 3): 28, (1, 2, 2): 1}
 
@@ -39,9 +42,15 @@ class Runner:
         self.cleared += 1
         self.graphs.clear()
 
-    def answer(self, transformer, case):
-        """Returns "captured", "replayed" or "eager", and what the answer read."""
+    def answer(self, transformer, case, text_rows=0):
+        """Returns "captured", "replayed" or "eager", and what the answer read.
+
+        The prompts are padded to text_rows at least, as the pipeline pads them to one length.
+        """
         inputs = case.inputs()
+        for name in ("text_ids", "text_mask"):
+            missing = max(0, text_rows - inputs[name].shape[1])
+            inputs[name] = torch.nn.functional.pad(inputs[name], (0, missing))
         shapes = (tuple(inputs["hidden_states"].shape), tuple(inputs["text_ids"].shape))
         key = (*shapes, *((name, fn(**inputs)) for name, fn in self.key_fns.items()))
         if key in self.graphs:
@@ -118,6 +127,16 @@ def test_graph_key_branches_swapped_by_assignment_vs_own_text(buffers):
         check_reads(transformer, case, reads)
 
 
+@pytest.mark.parametrize("buffers", [False, True], ids=["serial", "buffers"])
+def test_graph_key_buckets_of_equal_argument_shapes_vs_own_text(buffers):
+    transformer, _ = model()
+    runner = install(transformer, buffers)
+    for lengths in [(7, 19), (130, 2), (7, 19)]:
+        case = model(lengths)[1]
+        transformer.reset_cache()
+        check_reads(transformer, case, runner.answer(transformer, case, text_rows=200)[1])
+
+
 def test_graph_key_texts_that_are_gone_vs_dropped_graphs():
     transformer, case = model()
     runner = install(transformer, buffers=False)
@@ -189,3 +208,67 @@ def test_text_buffers_prompt_over_largest_bucket_vs_eager():
 def test_text_buffers_refusal_vs_value_expected_remedy():
     with pytest.raises(ValueError, match="max_buffers is 0; .* at least one"):
         TextBuffers(max_buffers=0)
+
+
+def _new_tensors(monkeypatch):
+    def put(self, text, tables):
+        if self._source is None:
+            original(self, text, tables)
+        else:
+            self._storage = TextKV(text.data.clone(), text.lengths, text.layout)
+            self._tables = tuple(table.clone() for table in tables)
+
+    original = TextBuffer.put
+    monkeypatch.setattr(TextBuffer, "put", put)
+
+
+def _lengths_not_refreshed(monkeypatch):
+    monkeypatch.setattr(TextKV, "refresh_views", lambda self: None)
+
+
+def _tables_not_refreshed(monkeypatch):
+    def put(self, text, tables):
+        if self._source is not None:
+            self._source = tables
+        original(self, text, tables)
+
+    original = TextBuffer.put
+    monkeypatch.setattr(TextBuffer, "put", put)
+
+
+def _text_not_refreshed(monkeypatch):
+    def put(self, text, tables):
+        if self._source is not None:
+            self._text = weakref.ref(text)
+        original(self, text, tables)
+
+    original = TextBuffer.put
+    monkeypatch.setattr(TextBuffer, "put", put)
+
+
+def _bucket_left_out(monkeypatch):
+    call = TextBuffers.__call__
+    monkeypatch.setattr(TextBuffers, "__call__", lambda self, *a, **k: bool(call(self, *a, **k)))
+
+
+# Name: (how the code is broken, the check that has to fail).
+GRAPH_FAULTS = {
+    "new-tensors-for-a-new-prompt": (_new_tensors, "prompts"),
+    "lengths-missing-from-the-refresh": (_lengths_not_refreshed, "prompts"),
+    "rope-tables-not-refreshed": (_tables_not_refreshed, "prompts"),
+    "text-not-refreshed": (_text_not_refreshed, "prompts"),
+    "bucket-left-out-of-the-key": (_bucket_left_out, "buckets"),
+}
+GRAPH_CHECKS = {
+    "prompts": test_graph_key_prompts_one_after_the_other_vs_own_text,
+    "buckets": test_graph_key_buckets_of_equal_argument_shapes_vs_own_text,
+}
+
+
+@pytest.mark.parametrize("name", GRAPH_FAULTS)
+def test_seeded_graph_fault_is_caught_vs_its_check(name, monkeypatch):
+    seed, check = GRAPH_FAULTS[name]
+    GRAPH_CHECKS[check](True)
+    seed(monkeypatch)
+    with pytest.raises(AssertionError):
+        GRAPH_CHECKS[check](True)
