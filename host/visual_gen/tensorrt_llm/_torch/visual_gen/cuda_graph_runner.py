@@ -113,17 +113,15 @@ class CUDAGraphRunner:
     def _capture(self, key: tuple, fn: Callable, leaves: list[Any], spec: Any) -> None:
         static = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(static, spec)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP_RUNS):
-                fn(*args, **kwargs)
-        torch.cuda.current_stream().wait_stream(stream)
+        # On the stream of all other work, as upstream's runner warms up: an exchange between ranks
+        # that changes streams has to be ordered alike on all of them.
+        for _ in range(WARM_UP_RUNS):
+            fn(*args, **kwargs)
+            torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        # Of this thread alone: NCCL's watchdog thread asks CUDA about events at any time.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool):
             result = fn(*args, **kwargs)
         self.graphs[key] = graph
         self.static_inputs[key] = [x for x in static if isinstance(x, torch.Tensor)]
