@@ -186,6 +186,14 @@ def judge(config: Config, model: Model, request: Request) -> list[Line]:
         line.findings.append(finding)
         if finding.severity == "error":
             line.ok = False
+    kernel = by_name["kernel"]
+    if by_name["backend"].ok is False and kernel.ok:
+        # A backend that is refused has no kernel to speak of.
+        kernel.ok, kernel.measured, kernel.limit = (
+            None,
+            "needs a backend that takes key lengths",
+            "-",
+        )
     return lines
 
 
