@@ -11,6 +11,7 @@ from support.cases import AttentionCase
 from tensorrt_llm._torch.visual_gen.attention_backend.interface import AttentionTensorLayout
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
 from tensorrt_llm._torch.visual_gen.attention_backend.vanilla import VanillaAttention
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_ring
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import (
     TextAttention,
     install_text_attention,
@@ -31,8 +32,12 @@ class Wrapper:
 class Ring:
     """RingAttention keeps what it wraps in inner, and calls it once for each block of keys."""
 
+    preferred_layout = AttentionTensorLayout.NHD
+
     def __init__(self, inner):
         self.inner = inner
+        for name in ("num_heads", "num_kv_heads", "head_dim"):
+            setattr(self, name, getattr(inner, name))
 
 
 class ReducedPrecisionVanilla(VanillaAttention):
@@ -85,6 +90,38 @@ def test_install_text_attention_refusal_vs_ring(outer):
     with pytest.raises(ValueError, match="Ring .*once for each block.*use Ulysses or Attention2D"):
         install_text_attention(outer(ring))
     assert ring.inner is leaf
+
+
+@pytest.mark.parametrize("outer", [False, True], ids=["ring", "ulysses-ring"])
+def test_install_text_attention_in_a_ring_vs_place(outer):
+    """The ring's own module puts one adapter before the ring, and one where each block arrives."""
+    leaf = create_attention("FA4", **SIZES)
+    ring = Ring(leaf)
+    head = text_ring.install_text_attention(Wrapper(ring) if outer else ring)
+    found = head.inner_backend if outer else head
+    assert type(found) is text_ring.RingTextAttention and found.ring is ring
+    assert type(ring.inner) is text_ring.RingBlockAttention and ring.inner.backend is leaf
+    for name in ("num_heads", "num_kv_heads", "head_dim", "preferred_layout"):
+        assert getattr(found, name) == getattr(ring, name)
+
+
+@pytest.mark.parametrize("name", ["CUTEDSL", "CUDNN", "FLASHINFER"])
+def test_install_text_attention_in_a_ring_refusal_vs_backend_without_lengths(name):
+    ring = Ring(create_attention(name, **SIZES))
+    with pytest.raises(ValueError, match="takes no key lengths.*use FA4 or VANILLA"):
+        text_ring.install_text_attention(ring)
+
+
+@pytest.mark.parametrize("backend", attend.CPU_BACKENDS)
+def test_install_text_attention_of_the_ring_without_one_vs_leaf(backend):
+    """Without a ring in the chain it does what the plain function does."""
+    leaf = create_attention(backend, **SIZES)
+    wrapper = Wrapper(leaf)
+    assert text_ring.install_text_attention(wrapper) is wrapper
+    assert type(wrapper.inner_backend) is TextAttention and wrapper.inner_backend.backend is leaf
+    assert type(text_ring.install_text_attention(create_attention(backend, **SIZES))) is (
+        TextAttention
+    )
 
 
 def test_install_text_attention_twice_vs_refusal():
