@@ -268,7 +268,10 @@ def on_both(name: str, mistake: str, seed: Patch, **fields) -> dict[str, Fault]:
 
 
 _BRANCHES = functools.partial(
-    checks.check_branches, case=ModelCase(layout=ULYSSES), branches=((7, 19), (130, 2), (19, 7))
+    checks.check_branches,
+    cases=tuple(
+        ModelCase(layout=ULYSSES, lengths=lengths) for lengths in ((7, 19), (130, 2), (19, 7))
+    ),
 )
 
 # A column that holds no key of a sample: one video row in four chunks, a prompt of one token.

@@ -72,6 +72,27 @@ def test_blockwise_key_prefix_memory_vs_budget(monkeypatch):
     assert len(blocks) == 13 and max(blocks) <= 5 * row_bytes
 
 
+def test_blockwise_key_prefix_budget_below_a_row_vs_one_row_at_a_time(monkeypatch):
+    q, k, v, key_lengths = operands(torch.float32, query_rows=6)
+    monkeypatch.setattr(key_prefix, "SCORE_BYTES", 1)
+    blocks = []
+    logsumexp = torch.logsumexp
+    monkeypatch.setattr(
+        torch, "logsumexp", lambda x, dim: blocks.append(x.shape[-2]) or logsumexp(x, dim)
+    )
+    key_prefix.blockwise_key_prefix(q, k, v, key_lengths, 1.0)
+    assert blocks == [1] * 6
+
+
+def test_blockwise_key_prefix_without_any_key_vs_zero_and_minus_infinity():
+    """A ring's block may hold no row at all."""
+    q, k, v, key_lengths = operands(torch.float32)
+    out, lse = key_prefix.blockwise_key_prefix(
+        q, k[:, :, :0], v[:, :, :0], torch.zeros_like(key_lengths), 1.0
+    )
+    assert (out == 0).all() and (lse == float("-inf")).all()
+
+
 def test_blockwise_key_prefix_low_precision_vs_float32_scores():
     q, k, v, key_lengths = operands(torch.bfloat16)
     out, lse = key_prefix.blockwise_key_prefix(q, k, v, key_lengths, 0.3)
@@ -108,6 +129,49 @@ def test_fa4_key_prefix_operator_vs_its_fake(backend, return_lse):
         (*rows_first, key_lengths, 0.3, return_lse),
         test_utils=("test_schema", "test_faketensor"),
     )
+
+
+def test_fa4_key_prefix_launch_vs_what_the_kernels_need(monkeypatch):
+    """What no CPU kernel can tell: one split, since a choice of more is refused on SM90."""
+    launches = []
+
+    def launch(q, k, v, **kwargs):
+        launches.append(kwargs)
+        return torch.zeros_like(q), q.new_zeros(q.shape[0], q.shape[2], q.shape[1]), None, None
+
+    monkeypatch.setattr(key_prefix.flash_attn4, "_flash_attn_fwd", launch)
+    q, k, v, key_lengths = operands(torch.float32)
+    rows_first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3)
+    (kwargs,) = launches
+    assert kwargs["num_splits"] == 1 and kwargs["return_lse"] is True
+    assert kwargs.get("causal", False) is False and kwargs["softmax_scale"] == 0.3
+    assert torch.equal(kwargs["seqused_k"], key_lengths)
+
+
+@pytest.mark.parametrize("backend", [attend.CPU_BACKENDS[1]])
+def test_fa4_key_prefix_compiled_vs_eager(backend):
+    """Under torch.compile the launch stays in the graph, as one operator: no break, no tracing."""
+    case = attend.AttentionCase(backend=backend, dtype=torch.float32)
+    drawn = case.tensors()
+    attn = attend.install(attend.compute_backend(case))
+    text = attend.TextKV.build([(drawn["text_k"], drawn["text_v"])], case.lengths)
+    view = text.attach(drawn["q"].flatten(2), video_rows=case.video_rows)[0]
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def call(q, k, v):
+        return attend.call(attn, q, k, v, text=view)
+
+    operands = [drawn[name] for name in "qkv"]
+    compiled = torch.compile(call, backend=keep, fullgraph=True)(*operands)
+    assert_bitwise(compiled, call(*operands), "compiled")
+    (graph,) = graphs
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert sum("fa4_key_prefix" in name for name in names) == 1, names
 
 
 def test_fa4_key_prefix_without_kernel_vs_reason(monkeypatch):

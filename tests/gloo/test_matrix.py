@@ -69,6 +69,5 @@ def test_matrix_velocity_vs_one_rank_and_diffusers(ranks, case):
 def test_branches_with_control_on_and_off_vs_diffusers(ranks, layout):
     """The transfer pipeline: branches differ in prompts and in whether they see the control."""
     case = ModelCase(layout=layout, backend="FA4", controls=1)
-    branches = [case, dataclasses.replace(case, lengths=(130, 2), controls=0)]
-    branches.append(dataclasses.replace(case, lengths=(19, 7)))
-    check_branches(ranks.run, *branches)
+    off = dataclasses.replace(case, lengths=(130, 2), controls=0)
+    check_branches(ranks.run, (case, off, dataclasses.replace(case, lengths=(19, 7))))

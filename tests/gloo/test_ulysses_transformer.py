@@ -60,5 +60,5 @@ def test_ulysses_transformer_nothing_padded_vs_one_rank_and_diffusers(ranks):
 @pytest.mark.parametrize("size", [2, 4], ids="ulysses{}".format)
 def test_ulysses_transformer_branches_vs_diffusers(ranks, size):
     case = ModelCase(layout=Layout(ulysses=size), dtype=torch.float32)
-    branches = [dataclasses.replace(case, lengths=x) for x in ((7, 19), (130, 2), (19, 7))]
-    check_branches(ranks.run, *branches)
+    lengths = ((7, 19), (130, 2), (19, 7))
+    check_branches(ranks.run, tuple(dataclasses.replace(case, lengths=x) for x in lengths))

@@ -228,12 +228,12 @@ def _logic_branches(rank: int, cases: tuple) -> tuple:
     return first, again
 
 
-def check_branches(run: Callable, *cases: ModelCase) -> None:
+def check_branches(run: Callable, cases: tuple[ModelCase, ...]) -> None:
     """Guidance branches that a pipeline swaps by assignment keep their own text and lengths.
 
     Args:
         run: Runs the ranks.
-        *cases: One for each branch, of one layout and model; prompts and controls may differ.
+        cases: One for each branch, of one layout and model; prompts and controls may differ.
     """
     first, again = run(cases[0].layout.world_size, _logic_branches, cases)[0]
     for case, found in zip(cases, first):
