@@ -131,7 +131,8 @@ def test_fa4_key_prefix_operator_vs_its_fake(backend, return_lse):
     )
 
 
-def test_fa4_key_prefix_launch_vs_what_the_kernels_need(monkeypatch):
+@pytest.mark.parametrize("return_lse", [True, False], ids=["lse", "nolse"])
+def test_fa4_key_prefix_launch_vs_what_the_kernels_need(monkeypatch, return_lse):
     """What no CPU kernel can tell: one split, since a choice of more is refused on SM90."""
     launches = []
 
@@ -142,9 +143,9 @@ def test_fa4_key_prefix_launch_vs_what_the_kernels_need(monkeypatch):
     monkeypatch.setattr(key_prefix.flash_attn4, "_flash_attn_fwd", launch)
     q, k, v, key_lengths = operands(torch.float32)
     rows_first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
-    key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3)
+    key_prefix.fa4_key_prefix(*rows_first, key_lengths, 0.3, return_lse)
     (kwargs,) = launches
-    assert kwargs["num_splits"] == 1 and kwargs["return_lse"] is True
+    assert kwargs["num_splits"] == 1 and kwargs["return_lse"] is return_lse
     assert kwargs.get("causal", False) is False and kwargs["softmax_scale"] == 0.3
     assert torch.equal(kwargs["seqused_k"], key_lengths)
 
