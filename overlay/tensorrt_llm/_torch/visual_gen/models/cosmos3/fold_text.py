@@ -67,11 +67,9 @@ if triton is not None:
 
     @triton.jit
     def _fold_text_kernel(
-        q_ptr, out_ptr, lse_ptr, rest_k_ptr, rest_v_ptr, text_k_ptr, text_v_ptr, key_lengths_ptr,
-        q_b, q_h, q_s, out_b, out_h, out_s, lse_b, lse_h, lse_s,
-        rest_k_b, rest_k_h, rest_k_s, rest_v_b, rest_v_h, rest_v_s,
-        text_k_b, text_k_s, text_k_h, text_v_b, text_v_s, text_v_h,
-        rest_rows, video_rows, query_rows, scale,
+        q_ptr, out_ptr, lse_ptr, k_ptr, v_ptr, text_k_ptr, text_v_ptr, key_lengths_ptr,
+        q_b, q_h, q_s, out_b, out_h, out_s, k_b, k_h, k_s, v_b, v_h, v_s, text_b, text_s, text_h,
+        first_rows, video_rows, query_rows, scale,
         HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
         BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     ):  # fmt: skip
@@ -86,23 +84,22 @@ if triton is not None:
         out_ptrs = out_ptr + batch * out_b + head * out_h + rows[:, None] * out_s + dims[None, :]
         query = tl.load(q_ptrs, mask=in_rows[:, None], other=0.0)
         # The result so far is a softmax of weight 1 at its LSE; go on from there, in base 2.
-        lse = tl.load(
-            lse_ptr + batch * lse_b + head * lse_h + rows * lse_s, mask=in_rows, other=0.0
-        )
+        lse_ptrs = lse_ptr + tl.program_id(1).to(tl.int64) * query_rows + rows
+        lse = tl.load(lse_ptrs, mask=in_rows, other=0.0)
         top = lse * LOG2_E
         total = tl.full([BLOCK_Q], 1.0, tl.float32)
         acc = tl.load(out_ptrs, mask=in_rows[:, None], other=0.0).to(tl.float32)
         acc, total, top = _continue_softmax(
             query, acc, total, top,
-            rest_k_ptr + batch * rest_k_b + kv_head * rest_k_h,
-            rest_v_ptr + batch * rest_v_b + kv_head * rest_v_h,
-            rest_k_s, rest_v_s, rest_rows, scale * LOG2_E, HEAD_DIM, BLOCK_K,
+            k_ptr + batch * k_b + kv_head * k_h + first_rows.to(tl.int64) * k_s,
+            v_ptr + batch * v_b + kv_head * v_h + first_rows.to(tl.int64) * v_s,
+            k_s, v_s, video_rows - first_rows, scale * LOG2_E, HEAD_DIM, BLOCK_K,
         )  # fmt: skip
         acc, total, top = _continue_softmax(
             query, acc, total, top,
-            text_k_ptr + batch * text_k_b + kv_head * text_k_h,
-            text_v_ptr + batch * text_v_b + kv_head * text_v_h,
-            text_k_s, text_v_s, tl.load(key_lengths_ptr + batch) - video_rows, scale * LOG2_E,
+            text_k_ptr + batch * text_b + kv_head * text_h,
+            text_v_ptr + batch * text_b + kv_head * text_h,
+            text_s, text_s, tl.load(key_lengths_ptr + batch) - video_rows, scale * LOG2_E,
             HEAD_DIM, BLOCK_K,
         )  # fmt: skip
         acc = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
@@ -113,11 +110,12 @@ def _fold_text(
     out: torch.Tensor,
     lse: torch.Tensor,
     q: torch.Tensor,
-    rest_k: torch.Tensor,
-    rest_v: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     text_k: torch.Tensor,
     text_v: torch.Tensor,
     key_lengths: torch.Tensor,
+    first_rows: int,
     video_rows: int,
     scale: float,
 ) -> None:
@@ -125,24 +123,25 @@ def _fold_text(
 
     Args:
         out: [B, H, S_q, D], attention to the first video rows; becomes attention to all keys.
-        lse: float32 [B, H, S_q], natural log-sum-exp of the first video rows' logits.
+        lse: float32 [B, H, S_q], contiguous, natural log-sum-exp of the first video rows' logits.
         q: [B, H, S_q, D].
-        rest_k: [B, H_kv, any, D] keys of the video rows that are not in `out`.
-        rest_v: Like rest_k.
+        k: [B, H_kv, S or more, D] video keys; rows [first_rows, video_rows) are read.
+        v: Like k.
         text_k: [B, T, H_kv, D]; rows past the length are never read.
-        text_v: Like text_k.
+        text_v: Like text_k, strides included.
         key_lengths: int32 [B], video_rows + text length.
-        video_rows: All video rows, those in `out` and the rest.
+        first_rows: Video rows that are in `out`.
+        video_rows: All video rows.
         scale: Factor on the logits.
     """
     batch, heads, query_rows, head_dim = q.shape
-    for tensor in (q, out, rest_k, rest_v, text_k, text_v):
-        assert tensor.stride(-1) == 1, "the kernel reads whole heads"
+    for tensor in (q, out, k, v, text_k):
+        assert tensor.stride(3) == 1, "the kernel reads whole heads"
+    assert lse.is_contiguous() and text_k.stride() == text_v.stride()
     _fold_text_kernel[triton.cdiv(query_rows, _BLOCK_Q), batch * heads](
-        q, out, lse, rest_k, rest_v, text_k, text_v, key_lengths,
-        *q.stride()[:3], *out.stride()[:3], *lse.stride(),
-        *rest_k.stride()[:3], *rest_v.stride()[:3], *text_k.stride()[:3], *text_v.stride()[:3],
-        rest_k.shape[2], video_rows, query_rows, scale,
+        q, out, lse, k, v, text_k, text_v, key_lengths,
+        *q.stride()[:3], *out.stride()[:3], *k.stride()[:3], *v.stride()[:3], *text_k.stride()[:3],
+        first_rows, video_rows, query_rows, scale,
         HEADS=heads, GROUP=heads // text_k.shape[2], HEAD_DIM=head_dim,
         BLOCK_Q=_BLOCK_Q, BLOCK_K=_BLOCK_K, num_warps=8,
     )  # fmt: skip
@@ -153,7 +152,7 @@ fold_text = torch.library.custom_op("cosmos3::fold_text", _fold_text, mutates_ar
 
 
 @fold_text.register_fake
-def _(out, lse, q, rest_k, rest_v, text_k, text_v, key_lengths, video_rows, scale):
+def _(out, lse, q, k, v, text_k, text_v, key_lengths, first_rows, video_rows, scale):
     return None
 
 
@@ -233,21 +232,14 @@ def attend_and_fold_text(
         Output like q. The video's part was rounded to q's dtype once before the text joined.
     """
     first = text.video_rows // _ALIGNMENT * _ALIGNMENT
-    rest = text.video_rows - first
-    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        q, k.narrow(2, 0, first), v.narrow(2, 0, first), None, True, scale=scale
+    keys, values = k, v
+    if k.shape[2] != first:
+        keys, values = k.narrow(2, 0, first), v.narrow(2, 0, first)
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
+        q, keys, values, None, True, scale=scale
     )
     fold = fold_text if torch.compiler.is_compiling() else _fold_text
-    fold(
-        out,
-        lse.view(q.shape[:-1]),
-        q,
-        k.narrow(2, first, rest),
-        v.narrow(2, first, rest),
-        text.k,
-        text.v,
-        text.key_lengths,
-        text.video_rows,
-        scale,
-    )
+    lse = lse.view(q.shape[:-1])
+    rows = text.video_rows
+    fold(out, lse, q, k, v, text.k, text.v, text.key_lengths, first, rows, scale)
     return out

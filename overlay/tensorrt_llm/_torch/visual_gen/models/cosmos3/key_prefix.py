@@ -103,10 +103,10 @@ def blockwise_key_prefix(
     kv_heads, key_rows = k.shape[1], k.shape[2]
     group = heads // kv_heads
     score_dtype = torch.promote_types(q.dtype, torch.float32)
-    keys = k.to(score_dtype).transpose(-1, -2)[:, :, None]
-    values = v.to(score_dtype)[:, :, None]
+    keys = k.to(score_dtype).transpose(-1, -2)
+    values = v.to(score_dtype)
     past = torch.arange(key_rows, device=k.device) >= key_lengths[:, None]
-    past = past[:, None, None, None, :]
+    past = past[:, None, None, :]
     queries = q.reshape(batch, kv_heads, group, query_rows, head_dim)
     out = torch.empty_like(queries)
     lse = q.new_empty(queries.shape[:-1], dtype=score_dtype)
@@ -114,13 +114,16 @@ def blockwise_key_prefix(
     block = max(1, SCORE_BYTES // row_bytes)
     for start in range(0, query_rows, block):
         rows = slice(start, min(start + block, query_rows))
-        scores = (queries[..., rows, :].to(score_dtype) * scale) @ keys
-        scores = scores.masked_fill(past, float("-inf"))
+        block_q = queries[..., rows, :]
+        # The heads of a group as rows of one product: broadcast keys would be copied for each.
+        scores = (block_q.to(score_dtype) * scale).flatten(2, 3) @ keys
+        scores = scores.masked_fill_(past, float("-inf"))
         block_lse = torch.logsumexp(scores, dim=-1)
         # Without a valid key the LSE is -inf, and -inf - -inf would be NaN: subtract 0 there.
         shift = torch.where(block_lse.isinf(), torch.zeros_like(block_lse), block_lse)
-        out[..., rows, :] = ((scores - shift[..., None]).exp() @ values).to(q.dtype)
-        lse[..., rows] = block_lse
+        block_out = scores.sub_(shift[..., None]).exp_() @ values
+        out[..., rows, :] = block_out.to(q.dtype).view(block_q.shape)
+        lse[..., rows] = block_lse.view(block_q.shape[:-1])
     return out.reshape(q.shape), lse.reshape(batch, heads, query_rows)
 
 
