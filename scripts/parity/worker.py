@@ -106,6 +106,9 @@ def _evaluate(model, spec, inputs, recorded) -> dict[str, torch.Tensor]:
 
         def forward(latents, timestep):
             timesteps.append(timestep)
+            if spec["reuses_first"] and len(timesteps) == 1:
+                assert torch.equal(latents.cpu(), recorded["trajectory"][0]), "another start"
+                return velocities[0].to(model.device)
             return model.forward(latents, timestep)
 
         trail = list(denoise(forward, start, steps, guidance, keep))
