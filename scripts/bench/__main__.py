@@ -29,7 +29,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--video-rows", default="", help="of both parts; default: all")
     parser.add_argument("--heads", default="", help="of the attention part, such as 16/4")
     parser.add_argument("--ranks", type=int, default=2, help="of the step part; 1 is allowed")
-    parser.add_argument("--graphs", action="store_true", help="replay short steps from graphs too")
     parser.add_argument("--repeats", type=int, default=9, help="samples of each variant")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     parser.add_argument("--commit", default="", help="of this project, where git cannot tell")
@@ -114,7 +113,6 @@ def main(argv: list[str]) -> int:
                     record = step.run(
                         size, backend, count, ranks=args.ranks, device=device,
                         dtype=str(dtype).removeprefix("torch."), repeats=args.repeats,
-                        graphs=args.graphs,
                     )  # fmt: skip
                     step_records.append(record)
                     times = {k: round(v["median_ms"], 2) for k, v in record["step"].items()}

@@ -108,6 +108,10 @@ def tables(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list
             for r in steps
         ]
         columns = [*key, *variants]
+        if part == "step":
+            columns.append("linear layers")
+            for row, r in zip(rows, steps):
+                row.append(f"{r['matrix_products_ms']:.3g}" if "matrix_products_ms" in r else "-")
         title = f"{title} under Ulysses, ms, median [quartiles]"
         found.append({"title": title, "columns": columns, "rows": rows})
     rows, variants = [], variants[:3]

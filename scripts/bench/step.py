@@ -28,6 +28,8 @@ LENGTHS = (30, 700)
 VARIANTS = ("unfixed", "loop", "ours")
 # Longer sequences are not bound by launches.
 GRAPH_ROWS = 4096
+# A case takes two minutes at most; a rank that hangs outside a collective has no other end.
+CASE_SECONDS = 900
 
 
 class LoopKeyPrefix:
@@ -234,7 +236,9 @@ def _measure(rank, world_size, device, case):
         for name in ("unfixed", "ours")
     }
     variants = VARIANTS
-    if device.type == "cuda" and case["graphs"] and case["video_rows"] <= GRAPH_ROWS:
+    if device.type == "cuda":
+        record["matrix_products_ms"] = _matrix_products_ms(models)
+    if device.type == "cuda" and case["video_rows"] <= GRAPH_ROWS:
         models.select("ours")
         replayed = models.step("graph", 0)
         record["graph_bit_equal"] = bool(torch.equal(replayed, models.step("ours", 0)))
@@ -246,7 +250,20 @@ def _measure(rank, world_size, device, case):
             samples[variant].append(_timed(lambda v=variant, n=repeat: models.step(v, n), device))
     record["step"] = {variant: _summary(values) for variant, values in samples.items()}
     record["layer"] = _layer(models, case, device)
+    # NCCL waits for ever to end a communicator that a living graph still uses.
+    models.runner.clear()
     return record
+
+
+def _matrix_products_ms(models) -> float:
+    """Time of the linear layers' kernels in one step, which neither path nor graph changes."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        models.step("ours", 2)
+        torch.cuda.synchronize()
+    products = ("aten::mm", "aten::addmm", "aten::bmm")
+    events = [e for e in profile.key_averages() if e.key in products]
+    return sum(e.self_device_time_total for e in events) / 1e3
 
 
 def _layer(models, case, device):
@@ -285,20 +302,26 @@ def run(
     device="cuda",
     dtype="bfloat16",
     repeats=7,
-    graphs=False,
 ) -> dict:
     """Measures one case on `ranks` processes and returns its record.
 
-    With `graphs` the step is also replayed from a CUDA graph, exchange included.
+    Raises:
+        TimeoutError: The ranks did not end within CASE_SECONDS; they have been ended.
     """
     case = {
         "size": size, "backend": backend, "video_rows": video_rows, "device": device,
-        "dtype": dtype, "repeats": repeats, "graphs": graphs,
+        "dtype": dtype, "repeats": repeats,
     }  # fmt: skip
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
-    mp.spawn(_rank, args=(ranks, port, case, results), nprocs=ranks)
+    spawned = mp.spawn(_rank, args=(ranks, port, case, results), nprocs=ranks, join=False)
+    deadline = time.monotonic() + CASE_SECONDS
+    while not spawned.join(timeout=1.0):
+        if time.monotonic() > deadline:
+            for process in spawned.processes:
+                process.kill()
+            raise TimeoutError(f"{size} {backend} {video_rows} rows: no end in {CASE_SECONDS} s")
     return results.get()
