@@ -13,7 +13,7 @@ import math
 import torch
 
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3.key_prefix import _fa4_key_prefix, append_text
+from tensorrt_llm._torch.visual_gen.models.cosmos3.key_prefix import append_text, launch_fa4
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
 
@@ -100,7 +100,7 @@ def variants(backend, inputs: list[Inputs], lengths) -> dict[str, object]:
         (q, _, _, view, _), (k, v) = sets[i % len(sets)], appended[i % len(sets)]
         if heads_first:
             return backend.forward(q, k, v)
-        return _fa4_key_prefix(q, k, v, view.key_lengths, backend.scale, False)[0]
+        return launch_fa4(q, k, v, view.key_lengths, backend.scale, False)[0]
 
     found = {"unfixed": unfixed, "loop": loop, "ours": ours, "ideal": ideal}
     if heads_first:

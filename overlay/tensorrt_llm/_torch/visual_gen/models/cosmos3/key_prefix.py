@@ -25,14 +25,14 @@ from .text_kv import TextKVView
 SCORE_BYTES = 256 << 20
 
 
-def _fa4_key_prefix(
+def launch_fa4(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     key_lengths: torch.Tensor,
     scale: float,
     return_lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """FlashAttention-4 over a key prefix of each sample.
 
     Args:
@@ -44,8 +44,11 @@ def _fa4_key_prefix(
         return_lse: Whether the LSE is wanted.
 
     Returns:
-        Output like q, and the natural-log LSE, float32 [B, H, S_q], or empty if not wanted. A
+        Output like q, and the natural-log LSE, float32 [B, H, S_q], or None if not wanted. A
         sample without keys gives output 0 and LSE -inf.
+
+    Raises:
+        ImportError: flash-attn-4 is not installed.
     """
     if flash_attn4._flash_attn_fwd is None:
         raise ImportError(
@@ -63,14 +66,23 @@ def _fa4_key_prefix(
         return_lse=return_lse,
         num_splits=1,
     )
-    return out, lse if return_lse else out.new_empty(0, dtype=torch.float32)
+    return out, lse if return_lse else None
 
 
 # FA4 registers no operator of its own: traced naively by torch.compile, its launch is dropped.
 # Eager calls do without the operator's dispatch.
-fa4_key_prefix = torch.library.custom_op(
-    "cosmos3::fa4_key_prefix", _fa4_key_prefix, mutates_args=()
-)
+@torch.library.custom_op("cosmos3::fa4_key_prefix", mutates_args=())
+def fa4_key_prefix(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    key_lengths: torch.Tensor,
+    scale: float,
+    return_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """launch_fa4 as an operator; an LSE that is not wanted is an empty tensor."""
+    out, lse = launch_fa4(q, k, v, key_lengths, scale, return_lse)
+    return out, out.new_empty(0, dtype=torch.float32) if lse is None else lse
 
 
 @fa4_key_prefix.register_fake
@@ -144,7 +156,7 @@ def append_text(
     text_k, text_v = text.k, text.v
     if sequence_dim == 2:
         text_k, text_v = text_k.transpose(1, 2), text_v.transpose(1, 2)
-    if k.shape[sequence_dim] != text.video_rows:
+    if k.size(sequence_dim) != text.video_rows:
         k = k.narrow(sequence_dim, 0, text.video_rows)
         v = v.narrow(sequence_dim, 0, text.video_rows)
     return torch.cat((k, text_k), sequence_dim), torch.cat((v, text_v), sequence_dim)
@@ -170,9 +182,10 @@ class FlashAttn4KeyPrefix:
         # As the backend does: the GPU kernel knows 16-bit types only.
         if q.is_cuda and dtype not in (torch.float16, torch.bfloat16):
             q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
-        attend = fa4_key_prefix if torch.compiler.is_compiling() else _fa4_key_prefix
+        attend = fa4_key_prefix if torch.compiler.is_compiling() else launch_fa4
         out, lse = attend(q, k, v, text.key_lengths, self.scale, return_lse)
-        return out.to(dtype), lse
+        # At a thousand rows the host is what a GPU waits for: not even an idle call to `to`.
+        return out if out.dtype == dtype else out.to(dtype), lse
 
 
 class VanillaKeyPrefix:
