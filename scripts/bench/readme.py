@@ -4,6 +4,7 @@
 
 Both are made from the result files; a test holds them against what this writes, so that no number
 is typed by hand. README.md shows the questions that a reader has first, results/README.md all.
+Parity's results are one table, those of the benchmark a few for each file.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-START = "<!-- performance: made by `make readme` from results/, do not edit -->"
-END = "<!-- end of performance -->"
+START = "<!-- {}: made by `make readme` from results/, do not edit -->"
+END = "<!-- end of {} -->"
 
 
 # What README.md takes: the start of a table's title, and what its rows have to hold.
@@ -22,6 +23,42 @@ FIRST = {
     "One attention, ms, median [quartiles], launched one by one": {"text lengths": "30, 700"},
     "One denoising step": {},
 }
+
+
+def parity(folder: Path) -> str:
+    """Returns one table of all parity results in a folder, by file name.
+
+    Args:
+        folder: Holds parity-*.json.
+    """
+    rows = []
+    for path in sorted(folder.glob("parity-*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        settings, checks = result["settings"], result["checks"]
+
+        def worst(*prefixes, checks=checks):
+            found = [c["measured"] for c in checks if c["name"].startswith(prefixes)]
+            return f"{max(found):.2g}" if found else "-"
+
+        passed = sum(check["status"] == "PASS" for check in checks)
+        rows.append(
+            [
+                f"`results/{path.name}`",
+                result["device"],
+                *(settings[name] for name in ("size", "dtype", "backend", "ranks", "video_rows")),
+                worst("fixed-vs-one/"),
+                worst("one-vs-float32/", "one-vs-oracle/"),
+                worst("fixed-vs-float32/", "fixed-vs-oracle/"),
+                worst("unfixed-seen"),
+                f"{passed} of {len(checks)}",
+            ]
+        )
+    columns = [
+        "file", "device", "model", "dtype", "backend", "ranks", "rows", "fixed, from one rank",
+        "one rank, from exact", "fixed, from exact", "unfixed, from one rank", "passed",
+    ]  # fmt: skip
+    title = "Relative L2 distance of velocities, of the worse prompt"
+    return _table({"title": title, "columns": columns, "rows": rows})
 
 
 def section(folder: Path, whole: bool) -> str:
@@ -71,26 +108,28 @@ def _table(table: dict) -> str:
     return f"{title}{head}\n{rows}"
 
 
-def rewritten(readme: str, folder: Path) -> str:
-    """Returns the README with its performance section made anew.
+def rewritten(readme: str, name: str, text: str) -> str:
+    """Returns the README with one of its generated sections made anew.
 
     Raises:
         ValueError: A marker is missing or stands twice.
     """
-    if readme.count(START) != 1 or readme.count(END) != 1:
-        raise ValueError(f"README.md needs the lines {START!r} and {END!r} once each")
-    before, _, rest = readme.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n\n{section(folder, whole=False)}\n\n{END}{after}"
+    start, end = START.format(name), END.format(name)
+    if readme.count(start) != 1 or readme.count(end) != 1:
+        raise ValueError(f"README.md needs the lines {start!r} and {end!r} once each")
+    before, _, rest = readme.partition(start)
+    _, _, after = rest.partition(end)
+    return f"{before}{start}\n\n{text}\n\n{end}{after}"
 
 
 def files() -> dict[Path, str]:
     """Returns what each generated file has to hold."""
     readme, folder = ROOT / "README.md", ROOT / "results"
     head = "# Results\n\nMade by `make readme` from the files beside this one; do not edit.\n\n"
+    text = rewritten(readme.read_text(encoding="utf-8"), "parity", parity(folder))
     return {
-        readme: rewritten(readme.read_text(encoding="utf-8"), folder),
-        folder / "README.md": f"{head}{section(folder, whole=True)}\n",
+        readme: rewritten(text, "performance", section(folder, whole=False)),
+        folder / "README.md": f"{head}{parity(folder)}\n\n{section(folder, whole=True)}\n",
     }
 
 

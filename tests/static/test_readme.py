@@ -25,6 +25,18 @@ def test_readme_shows_every_number_of_a_changed_result(tmp_path):
     assert "0.123 [0.1, 0.2]" in text and "| x | 1.500 | 1.00 |" in text
 
 
+def test_readme_shows_the_worst_of_a_parity_result(tmp_path):
+    checks = [
+        {"name": f"fixed-vs-one/{part}", "status": status, "measured": measured}
+        for part, status, measured in (("a", "PASS", 1e-6), ("b", "FAIL", 3e-4), ("c", "PASS", 0.0))
+    ]
+    settings = dict.fromkeys(("size", "dtype", "backend", "ranks", "video_rows"), "s")
+    result = {"device": "a device", "settings": settings, "checks": checks}
+    (tmp_path / "parity-x.json").write_text(readme.json.dumps(result))
+    text = readme.parity(tmp_path)
+    assert "| 0.0003 | - | - | - | 2 of 3 |" in text
+
+
 def test_readme_targets_and_files_vs_tree():
     makefile = (readme.ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"`make ([a-z-]+)", README)):
