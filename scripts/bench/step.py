@@ -189,7 +189,7 @@ def _summary(samples) -> dict[str, float]:
     return {"median_ms": median, "low_ms": low, "high_ms": high, "repeats": len(samples)}
 
 
-def _rank(rank, world_size, port, case, results):
+def _rank(rank, world_size, port, work, case, results):
     import hostpath
 
     hostpath.activate()
@@ -202,7 +202,7 @@ def _rank(rank, world_size, port, case, results):
         timeout=timedelta(seconds=300),
     )  # fmt: skip
     with torch.no_grad():
-        record = _measure(rank, world_size, device, case)
+        record = work(rank, world_size, device, case)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
@@ -303,25 +303,39 @@ def run(
     dtype="bfloat16",
     repeats=7,
 ) -> dict:
-    """Measures one case on `ranks` processes and returns its record.
-
-    Raises:
-        TimeoutError: The ranks did not end within CASE_SECONDS; they have been ended.
-    """
+    """Measures one case on `ranks` processes and returns its record; raises as on_ranks does."""
     case = {
         "size": size, "backend": backend, "video_rows": video_rows, "device": device,
         "dtype": dtype, "repeats": repeats,
     }  # fmt: skip
+    return on_ranks(_measure, ranks, case)
+
+
+def on_ranks(work, ranks: int, case: dict) -> dict:
+    """Calls a function on every rank of a process group, one GPU each or all on the CPU.
+
+    Args:
+        work: Called with (rank, ranks, device, case), without gradients; importable by name. It
+            has to release its CUDA graphs.
+        ranks: Processes.
+        case: What to work on; its "device" is "cuda" or "cpu".
+
+    Returns:
+        What rank 0 returned.
+
+    Raises:
+        TimeoutError: The ranks did not end within CASE_SECONDS; they have been ended.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
-    spawned = mp.spawn(_rank, args=(ranks, port, case, results), nprocs=ranks, join=False)
+    spawned = mp.spawn(_rank, args=(ranks, port, work, case, results), nprocs=ranks, join=False)
     deadline = time.monotonic() + CASE_SECONDS
     while not spawned.join(timeout=1.0):
         if time.monotonic() > deadline:
             for process in spawned.processes:
                 process.kill()
-            raise TimeoutError(f"{size} {backend} {video_rows} rows: no end in {CASE_SECONDS} s")
+            raise TimeoutError(f"{case}: no end in {CASE_SECONDS} s")
     return results.get()

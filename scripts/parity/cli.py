@@ -47,6 +47,7 @@ class Settings:
         sources: "fixed" and "unfixed" code.
         checkout: The TensorRT-LLM checkout whose code it is; None for the embedded host.
         bucket_bytes: Text K/V of one bucket on one rank.
+        share_gpu: Whether all ranks run on one GPU and exchange through gloo.
     """
 
     ranks: int
@@ -73,6 +74,14 @@ class Settings:
     sources: dict[str, Source] = field(default_factory=dict)
     checkout: Any = None
     bucket_bytes: int = 0
+    share_gpu: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the run needs; 0 on the CPU."""
+        if self.device == "cpu":
+            return 0
+        return 1 if self.share_gpu else self.ranks
 
     @property
     def video_rows(self) -> int:
@@ -137,6 +146,11 @@ def parse(argv: list[str] | None = None) -> Settings:
     add("--dtype", choices=tuple(DTYPE_BYTES), default="float32", help="of the model")
     add("--backend", choices=("VANILLA", "FA4"), default="VANILLA", help="attention backend")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if enough")
+    add(
+        "--share-gpu",
+        action="store_true",
+        help="all ranks on one GPU; they exchange through gloo, since NCCL refuses that",
+    )
     add("--steps", type=int, default=6, help="denoising steps")
     add("--seed", type=int, default=0, help="of weights and starting latents")
     add("--guidance", type=float, default=6.0, help="of classifier-free guidance")
@@ -188,6 +202,7 @@ def parse(argv: list[str] | None = None) -> Settings:
         oracle=not args.no_oracle,
         command=_command(argv),
         commit=args.commit,
+        share_gpu=args.share_gpu,
     )
 
 
@@ -317,6 +332,8 @@ def _prompt_tokens(text: str) -> tuple[int, int]:
 
 
 def _device(settings: Settings) -> str:
+    if settings.share_gpu:
+        return _shared_device(settings)
     if settings.device == "cpu":
         return "cpu"
     import torch
@@ -326,7 +343,10 @@ def _device(settings: Settings) -> str:
         return "cuda"
     if settings.device == "cuda":
         works = [ranks for ranks in (1, 2, 4, 8) if ranks <= found]
-        hint = f"--ranks {works[-1]} or --device cpu" if works else "--device cpu"
+        hint = "--device cpu"
+        if works:
+            shared = "" if settings.trtllm_dir else ", --share-gpu"
+            hint = f"--ranks {works[-1]}{shared} or --device cpu"
         raise ValueError(
             f"--ranks {settings.ranks} with --device cuda needs as many GPUs, and this machine "
             f"has {found}; use {hint}."
@@ -334,6 +354,19 @@ def _device(settings: Settings) -> str:
     if found:
         print(f"parity: {found} GPU(s) for {settings.ranks} ranks; using the CPU", file=sys.stderr)
     return "cpu"
+
+
+def _shared_device(settings: Settings) -> str:
+    import torch
+
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        raise ValueError("--share-gpu needs a GPU to share; leave it out with --device cpu.")
+    if settings.trtllm_dir is not None:
+        raise ValueError(
+            "--share-gpu with --trtllm-dir: a checkout's own groups on a GPU are NCCL's, which "
+            "refuses two ranks on one GPU; use as many GPUs as ranks, or --device cpu."
+        )
+    return "cuda"
 
 
 def _check_backend(settings: Settings) -> None:
@@ -370,7 +403,8 @@ def _check_memory(settings: Settings) -> None:
         import torch
 
         available = torch.cuda.get_device_properties(0).total_memory
-        needed, what = max(one, several), "one GPU"
+        shared = settings.ranks if settings.share_gpu else 1
+        needed, what = max(one, several * shared), "one GPU"
     else:
         # The driver is one more process.
         available = available_memory()

@@ -174,6 +174,7 @@ def _spec(run_: Run, settings: Settings, scratch: Path) -> dict[str, Any]:
         "kind": "oracle" if source is None else "model",
         "ranks": run_.ranks,
         "device": settings.device,
+        "share_gpu": settings.share_gpu,
         "dtype": run_.dtype,
         "backend": run_.backend,
         "layout": settings.layout if run_.ranks > 1 else {},
@@ -286,15 +287,15 @@ def _machine(settings: Settings) -> dict[str, Any]:
         pass
     device = processor
     if settings.device == "cuda":
-        device = f"{torch.cuda.get_device_name(0)} x {settings.ranks}"
+        device = f"{torch.cuda.get_device_name(0)} x {settings.gpus}"
     return {
         "device": settings.device,
         "device_name": device,
-        "devices": settings.ranks if settings.device == "cuda" else None,
+        "devices": settings.gpus or None,
         "processor": processor,
         "cores": usable_cores(),
         "system": platform.platform(),
-        "processes": "NCCL" if settings.device == "cuda" else "gloo",
+        "processes": "NCCL" if settings.device == "cuda" and not settings.share_gpu else "gloo",
     }
 
 

@@ -61,8 +61,9 @@ def _follow_parent(parent: int) -> None:
 def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    device = torch.device(spec["device"], rank if spec["device"] == "cuda" else None)
+    device = torch.device(spec["device"])
     if device.type == "cuda":
+        device = torch.device("cuda", 0 if spec["share_gpu"] else rank)
         torch.cuda.set_device(device)
     inputs = torch.load(spec["inputs"], weights_only=True)
     recorded = torch.load(spec["recorded"], weights_only=True) if spec["recorded"] else None
@@ -173,14 +174,15 @@ class _Model(_Runner):
         self._distributed = spec["ranks"] > 1
         mapping = None
         if self._distributed:
+            nccl = device.type == "cuda" and not spec["share_gpu"]
             torch.distributed.init_process_group(
-                "nccl" if device.type == "cuda" else "gloo",
+                "nccl" if nccl else "gloo",
                 # A file, so that no other program can take the port in between.
                 init_method=f"file://{folder.resolve()}/rendezvous",
                 rank=rank,
                 world_size=spec["ranks"],
                 timeout=COLLECTIVE_TIMEOUT,
-                device_id=device if device.type == "cuda" else None,
+                device_id=device if nccl else None,
             )
             mapping_class = import_module("tensorrt_llm._torch.visual_gen.mapping").VisualGenMapping
             mapping = mapping_class(world_size=spec["ranks"], rank=rank, **spec["layout"])

@@ -317,12 +317,33 @@ def test_checkpoint_with_a_short_vocabulary_is_refused(refused, checkpoint, tmp_
     assert "1000 ids" in message and str(VOCABULARY) in message
 
 
-@pytest.mark.parametrize("found, hint", [(0, "--device cpu"), (2, "--ranks 2 or --device cpu")])
+@pytest.mark.parametrize(
+    "found, hint", [(0, "--device cpu"), (2, "--ranks 2, --share-gpu or --device cpu")]
+)
 def test_more_ranks_than_gpus_are_refused(refused, monkeypatch, found, hint):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: found > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
     message = refused("--device", "cuda", "--ranks", 4)
     assert "--ranks 4" in message and f"has {found}" in message and hint in message
+
+
+def test_a_gpu_that_cannot_be_shared_is_refused(refused, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "--share-gpu needs a GPU" in refused("--share-gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "leave it out" in refused("--share-gpu", "--device", "cpu")
+    assert "NCCL" in refused("--share-gpu", "--trtllm-dir", tmp_path)
+
+
+def test_ranks_on_a_shared_gpu_beyond_its_memory_are_refused(refused, monkeypatch):
+    class Gpu:
+        total_memory = 100 << 30
+
+    monkeypatch.setattr(cli, "_device", lambda settings: "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Gpu)
+    options = ("--size", "nano", "--dtype", "bfloat16", "--ranks", 4, "--share-gpu")
+    message = refused(*options)
+    assert "one GPU" in message and "100.0 GiB are there" in message and "fewer --ranks" in message
 
 
 def test_ranks_beyond_the_memory_are_refused(refused, monkeypatch):

@@ -16,6 +16,7 @@ from support.tiers import assert_bitwise
 
 from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
 from tensorrt_llm._torch.visual_gen.cuda_graph_runner import CUDAGraphRunner
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TEXT_BUCKET
 from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import Cosmos3VFMTransformer
 
@@ -30,16 +31,18 @@ CONFIG = TINY | {
     "rope_axes_dim": (24, 20, 20),
     "num_hidden_layers": 2,
 }
-VIDEO = (2, 32, 32)
+VIDEO = (2, 64, 64)
 TEXT_ROWS = 1280
 
 backends = pytest.mark.parametrize("backend", ["FA4", "VANILLA"])
 
 
-def build(backend, text_kv="exact"):
+def build(backend, text_kv="exact", mapping=None):
     if backend == "FA4":
         pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
-    config = DiffusionModelConfig.from_diffusers(CONFIG, backend=backend, dtype=torch.bfloat16)
+    config = DiffusionModelConfig.from_diffusers(
+        CONFIG, backend=backend, dtype=torch.bfloat16, visual_gen_mapping=mapping
+    )
     with torch.device("cuda"):
         transformer = Cosmos3VFMTransformer(config, text_kv=text_kv)
     init_random_weights(transformer, 0)
@@ -63,6 +66,13 @@ def request(lengths, seed=0, step=0):
         "video_shape": VIDEO,
         "fps": 24.0,
     }
+
+
+def test_vanilla_folds_text_at_these_sizes():
+    rows = VIDEO[0] * (VIDEO[1] // 2) * (VIDEO[2] // 2)
+    # Two prompts, the heads of one of two ranks, the smallest text.
+    logits = 2 * CONFIG["num_attention_heads"] // 2 * rows * (rows + TEXT_BUCKET)
+    assert logits >= fold_text._MIN_LOGITS, "the mask would be tested in its place"
 
 
 def graphed(transformer):
