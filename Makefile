@@ -28,7 +28,7 @@ preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or the release com
 .PHONY: bench readme
 bench: $(ENV) ## Time attention, a layer and a step beside the unfixed path and a loop; ARGS="--parts attention"
 	$(PYTHON) -m bench $(ARGS)
-readme: $(ENV) ## Make the README's performance section anew from results/
+readme: $(ENV) ## Make the README's tables anew from results/
 	$(PYTHON) -m bench.readme $(ARGS)
 
 .PHONY: test

@@ -3,6 +3,7 @@
 """Stand-in for RMS normalisation."""
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -31,11 +32,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise [..., hidden_size]; the result has ``x``'s dtype."""
-        wide = x if x.dtype == torch.float64 else x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         if self.weight_in_float32:
-            return (wide * self.weight.to(wide.dtype)).to(x.dtype)
-        return wide.to(x.dtype) * self.weight
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
 
 
 class RMSNormTPAware(RMSNorm):
