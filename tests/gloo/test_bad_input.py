@@ -13,6 +13,7 @@ from support.cases import AttentionCase, Layout
 from support.checks import host
 from support.model import ModelCase
 
+from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
 pytestmark = pytest.mark.gloo
@@ -243,7 +244,7 @@ def _logic_nothing(rank: int) -> None:
 
 
 def _logic_mapping(rank: int, sizes: dict) -> None:
-    attend.VisualGenMapping(world_size=2, rank=rank, **sizes)
+    VisualGenMapping(world_size=2, rank=rank, **sizes)
 
 
 @pytest.mark.parametrize(

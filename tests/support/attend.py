@@ -7,21 +7,19 @@ Fields: B batch, S video rows, P ranks that share the sequence, H query heads, D
 
 from __future__ import annotations
 
-import functools
 import inspect
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from support.cases import POISON, AttentionCase, Layout
+from support.mappings import mapping
 from support.reference import round_up, zero_tail
 from tensorrt_llm._torch.attention.backends.interface import PredefinedAttentionMask
 from tensorrt_llm._torch.visual_gen.attention_backend import flash_attn4
 from tensorrt_llm._torch.visual_gen.attention_backend.interface import AttentionTensorLayout
 from tensorrt_llm._torch.visual_gen.attention_backend.parallel import wrap_parallel_attention
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
 from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_attention, text_ring
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
@@ -40,25 +38,6 @@ CPU_BACKENDS = [
         ),
     ),
 ]
-
-
-@functools.lru_cache(maxsize=None)
-def _mapping(layout: Layout, rank: int, group) -> VisualGenMapping:
-    return VisualGenMapping(
-        world_size=layout.world_size,
-        rank=rank,
-        cfg_size=layout.cfg,
-        tp_size=layout.tp,
-        ring_size=layout.ring,
-        ulysses_size=layout.ulysses,
-        attn2d_row_size=layout.rows,
-        attn2d_col_size=layout.cols,
-    )
-
-
-def mapping(layout: Layout, rank: int) -> VisualGenMapping:
-    """The host's mapping; its process groups are made once for each default group."""
-    return _mapping(layout, rank, dist.group.WORLD if dist.is_initialized() else None)
 
 
 def compute_backend(case: AttentionCase):

@@ -12,6 +12,7 @@ import torch
 from cosmos3_oracle import build_oracle, oracle_velocity
 from cosmos3_weights import init_random_weights
 
+from support import mappings
 from support.cases import Layout
 
 # Widths of a model that runs in milliseconds; every odd ratio of the real ones is kept.
@@ -182,21 +183,7 @@ class ModelCase:
 
 def mapping(case: ModelCase, rank: int):
     """The VisualGenMapping of the case's layout, or None on one rank. Collective."""
-    from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
-
-    layout = case.layout
-    if layout.world_size == 1:
-        return None
-    return VisualGenMapping(
-        layout.world_size,
-        rank,
-        cfg_size=layout.cfg,
-        tp_size=layout.tp,
-        ring_size=layout.ring,
-        ulysses_size=layout.ulysses,
-        attn2d_row_size=layout.rows,
-        attn2d_col_size=layout.cols,
-    )
+    return None if case.layout.world_size == 1 else mappings.mapping(case.layout, rank)
 
 
 def build_host(case: ModelCase, rank: int = 0, text_kv: str = "exact", device: str = "cpu"):
