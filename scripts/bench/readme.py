@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,22 +41,25 @@ def parity(folder: Path) -> str:
             found = [c["measured"] for c in checks if c["name"].startswith(prefixes)]
             return f"{max(found):.2g}" if found else "-"
 
-        passed = sum(check["status"] == "PASS" for check in checks)
+        counts = Counter(check["status"] for check in checks)
         rows.append(
             [
                 f"`results/{path.name}`",
                 result["device"],
-                *(settings[name] for name in ("size", "dtype", "backend", "ranks", "video_rows")),
+                *(settings[name] for name in ("size", "dtype", "backend", "ranks")),
+                result["machine"]["processes"],
+                settings["video_rows"],
                 worst("fixed-vs-one/"),
                 worst("one-vs-float32/", "one-vs-oracle/"),
                 worst("fixed-vs-float32/", "fixed-vs-oracle/"),
                 worst("unfixed-seen"),
-                f"{passed} of {len(checks)}",
+                ", ".join(f"{counts[status]} {status}" for status in sorted(counts)),
             ]
         )
     columns = [
-        "file", "device", "model", "dtype", "backend", "ranks", "rows", "fixed, from one rank",
-        "one rank, from exact", "fixed, from exact", "unfixed, from one rank", "passed",
+        "file", "device", "model", "dtype", "backend", "ranks", "over", "rows",
+        "fixed, from one rank", "one rank, from exact", "fixed, from exact",
+        "unfixed, from one rank", "checks",
     ]  # fmt: skip
     title = "Relative L2 distance of velocities, of the worse prompt"
     return _table({"title": title, "columns": columns, "rows": rows})

@@ -31,10 +31,11 @@ def test_readme_shows_the_worst_of_a_parity_result(tmp_path):
         for part, status, measured in (("a", "PASS", 1e-6), ("b", "FAIL", 3e-4), ("c", "PASS", 0.0))
     ]
     settings = dict.fromkeys(("size", "dtype", "backend", "ranks", "video_rows"), "s")
-    result = {"device": "a device", "settings": settings, "checks": checks}
+    machine = {"processes": "gloo"}
+    result = {"device": "d", "machine": machine, "settings": settings, "checks": checks}
     (tmp_path / "parity-x.json").write_text(readme.json.dumps(result))
     text = readme.parity(tmp_path)
-    assert "| 0.0003 | - | - | - | 2 of 3 |" in text
+    assert "| gloo | s | 0.0003 | - | - | - | 1 FAIL, 2 PASS |" in text
 
 
 def test_readme_targets_and_files_vs_tree():
