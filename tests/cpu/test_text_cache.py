@@ -169,6 +169,64 @@ def test_text_buffers_eager_step_after_another_text_vs_own_text():
     assert reads[0][0].k.data_ptr() == first.keys[0].data_ptr()
 
 
+MODALITIES = {
+    "video": (ModelCase(), {}),
+    "one-control": (ModelCase(controls=1, share=False), {}),
+    "two-controls": (ModelCase(controls=2), {}),
+    "sound": (ModelCase(model="omni", sound_rows=5), {}),
+    "action": (ModelCase(model="omni", action_rows=4), {}),
+    "action-of-another-rate": (
+        ModelCase(model="omni", action_rows=4),
+        {"action_fps": 8.0, "action_start_frame_offset": 3},
+    ),
+    "action-of-no-rate": (ModelCase(model="omni", action_rows=4, fps=None), {}),
+}
+
+
+@pytest.mark.parametrize("buffers", [False, True], ids=["serial", "buffers"])
+@pytest.mark.parametrize("name", MODALITIES)
+def test_graph_key_before_forward_velocity_vs_forward_alone(name, buffers):
+    """What the key function prepares, outside of a graph, is what forward would have prepared."""
+    case, changes = MODALITIES[name]
+    inputs = case.inputs() | changes
+    if name == "one-control":
+        inputs["control_latents"] = inputs["control_latents"][0]
+    alone = host(case).forward(**inputs)
+    transformer = host(case)
+    runner = install(transformer, buffers)
+    for step in range(2):
+        for fn in runner.key_fns.values():
+            fn(**inputs)
+        if step == 0:
+            combined = transformer.cached_freqs_gen_combined
+            assert not buffers or (combined is None) == (case.model != "omni")
+        found = transformer.forward(**inputs)
+        for modality in ("video", "audio", "action"):
+            x, expected = getattr(found, modality), getattr(alone, modality)
+            assert (x is None) == (expected is None)
+            assert x is None or torch.equal(x, expected), modality
+    if buffers:
+        assert transformer.cached_freqs_gen_combined is combined, "made anew in each step"
+
+
+def test_graph_key_sound_and_action_vs_refusal():
+    case = ModelCase(model="omni", sound_rows=5, action_rows=4)
+    runner = install(host(case), buffers=True)
+    with pytest.raises(ValueError, match="audio_latents and action_latents .* pass one"):
+        runner.key_fns["text"](**case.inputs())
+
+
+def test_graph_key_of_the_model_itself_vs_kept():
+    """The text's key function comes on top of those that the transformer's class registers."""
+
+    class Transformer(torch.nn.Module):
+        def register_cuda_graph_extra_key_fns(self, runner):
+            runner.register_extra_key_fn("own", lambda **kwargs: 1)
+
+    runner = install(Transformer(), buffers=True)
+    assert set(runner.key_fns) == {"own", "text"}
+
+
 def test_text_buffers_evicted_vs_dropped_graphs():
     transformer, _ = model()
     runner = install(transformer, buffers=True)
@@ -203,6 +261,11 @@ def test_text_buffers_prompt_over_largest_bucket_vs_eager():
         assert how == expected or (how == "captured" and lengths == (19, 7))
         check_reads(transformer, case, reads)
     assert runner.allow_capture, "captures stay held back after a long prompt"
+
+
+def test_text_buffers_defaults_vs_what_is_promised():
+    buffers = TextBuffers()
+    assert (buffers.max_buffers, buffers.max_text_rows, buffers.nbytes) == (4, 4096, 0)
 
 
 def test_text_buffers_refusal_vs_value_expected_remedy():
