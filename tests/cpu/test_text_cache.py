@@ -15,6 +15,7 @@ import torch
 from support.checks import host
 from support.model import ModelCase
 
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_buffers
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_buffers import (
     TextBuffer,
     TextBuffers,
@@ -245,7 +246,9 @@ def test_text_buffers_evicted_vs_dropped_graphs():
     check_reads(transformer, cases[0], reads)
 
 
-def test_text_buffers_prompt_over_largest_bucket_vs_eager():
+def test_text_buffers_prompt_over_largest_bucket_vs_eager(monkeypatch):
+    said = []
+    monkeypatch.setattr(text_buffers.logger, "warning", said.append)
     transformer, _ = model()
     runner = install(transformer, buffers=True)
     transformer.text_buffers.max_text_rows = 128
@@ -261,6 +264,18 @@ def test_text_buffers_prompt_over_largest_bucket_vs_eager():
         assert how == expected or (how == "captured" and lengths == (19, 7))
         check_reads(transformer, case, reads)
     assert runner.allow_capture, "captures stay held back after a long prompt"
+    assert len(said) == 1 and "129 tokens" in said[0] and "128 rows" in said[0]
+
+
+def test_text_buffers_captures_that_the_caller_forbids_vs_forbidden():
+    transformer, case = model()
+    runner = install(transformer, buffers=True)
+    transformer.text_buffers.max_text_rows = 128
+    runner.allow_capture = False
+    for lengths in [(7, 19), (129, 3), (19, 7)]:
+        transformer.reset_cache()
+        assert runner.answer(transformer, model(lengths)[1])[0] == "eager"
+    assert not runner.allow_capture
 
 
 def test_text_buffers_defaults_vs_what_is_promised():
