@@ -8,13 +8,13 @@ import argparse
 import importlib.metadata
 import json
 import platform
-import shlex
 import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 import hostpath
+from make_command import make_command
 
 PACKAGES = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "diffusers", "numpy")
 
@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
         if device == "cuda"
         else platform.processor() or "cpu",
         "commit": args.commit or commit(),
-        "command": "make bench" + (f" ARGS={shlex.quote(shlex.join(argv))}" if argv else ""),
+        "command": make_command("bench", argv),
         "versions": versions(),
         "checks": checks,
         "tables": limits.tables(attention_records, step_records),

@@ -66,15 +66,16 @@ def parity(folder: Path) -> str:
 
 
 def section(folder: Path, whole: bool) -> str:
-    """Returns the Markdown of all bench results in a folder, by file name.
+    """Returns the Markdown of all bench results in a folder, the newest first.
 
     Args:
         folder: Holds bench-*.json.
-        whole: Whether to show every table, or those of FIRST.
+        whole: Whether to show every table and row, or the tables of FIRST, and of cases that were
+            measured again the newest only.
     """
-    parts = []
-    for path in sorted(folder.glob("bench-*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+    found = [(path, json.loads(path.read_text("utf-8"))) for path in folder.glob("bench-*.json")]
+    parts, shown = [], set()
+    for path, result in sorted(found, key=lambda pair: pair[1]["date"], reverse=True):
         missed = [check for check in result["checks"] if check["status"] != "PASS"]
         versions = ", ".join(f"{name} {v}" for name, v in sorted(result["versions"].items()))
         parts.append(
@@ -88,12 +89,24 @@ def section(folder: Path, whole: bool) -> str:
                 continue
             for title, wanted in FIRST.items():
                 if table["title"].startswith(title):
-                    parts.append(_table(_filtered(table, wanted)))
+                    table = _unseen(_filtered(table, wanted), shown)
+                    parts += [_table(table)] if table["rows"] else []
+        if not whole:
+            missed = [check for check in missed if check["name"] not in shown]
+            shown.update(check["name"] for check in result["checks"])
         if missed:
             rows = [[c["name"], f"{c['measured']:.3f}", f"{c['limit']:.2f}"] for c in missed]
             columns = ["not held: ours / other", "measured", "limit"]
             parts.append(_table({"title": "", "columns": columns, "rows": rows}))
     return "\n\n".join(parts)
+
+
+def _unseen(table: dict, shown: set) -> dict:
+    """Leaves out the cases that a newer table of that title has shown; what follows is measured."""
+    case = table["columns"].index("unfixed")
+    rows = [row for row in table["rows"] if (table["title"], *row[:case]) not in shown]
+    shown.update((table["title"], *row[:case]) for row in rows)
+    return dict(table, rows=rows)
 
 
 def _filtered(table: dict, wanted: dict[str, str]) -> dict:

@@ -8,7 +8,6 @@ import argparse
 import importlib.util
 import math
 import re
-import shlex
 import signal
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos3_weights import weight_shapes
+from make_command import make_command
 
 from parity.launch import RunFailed
 from parity.prompts import MAX_TOKENS, Prompt, load_prompts, random_prompts
@@ -200,7 +200,7 @@ def parse(argv: list[str] | None = None) -> Settings:
         trtllm_dir=args.trtllm_dir,
         out=args.out,
         oracle=not args.no_oracle,
-        command=_command(argv),
+        command=make_command("parity", argv),
         commit=args.commit,
         share_gpu=args.share_gpu,
     )
@@ -275,17 +275,6 @@ def check_output(out: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"--out {out} cannot be written ({error}); {advice}.") from error
-
-
-def _command(argv: list[str]) -> str:
-    """Returns the `make` command of these options, without those that change no figure."""
-    kept, words = [], iter(argv)
-    for word in words:
-        if word in ("--out", "--commit"):
-            next(words)
-        elif not word.startswith(("--out=", "--commit=")):
-            kept.append(word)
-    return "make parity" + (f" ARGS={shlex.quote(shlex.join(kept))}" if kept else "")
 
 
 def _video(text: str) -> tuple[int, int, int]:

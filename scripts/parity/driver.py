@@ -33,7 +33,7 @@ class Run:
     """One run: which code, on how many ranks, in what precision.
 
     Attributes:
-        name: "one", "unfixed-one", "unfixed", "fixed", "float32" or "oracle".
+        name: "one", "unfixed-one", "split", "unfixed", "fixed", "float32" or "oracle".
         title: For people.
         source: "fixed" or "unfixed"; None for diffusers.
         ranks: Processes.
@@ -52,7 +52,7 @@ class Run:
         """Returns how many forwards the run makes."""
         if self.source is None:
             return 1
-        if self.name == "one":
+        if self.name in ("one", "split"):
             return steps
         return 2 * steps - self.reuses_first
 
@@ -72,6 +72,10 @@ def plan(settings: Settings) -> list[Run]:
         Run("one", "one rank", "fixed", 1, dtype, backend),
         Run("unfixed-one", "one rank, unfixed", "unfixed", 1, dtype, backend),
     ]
+    if ranks > 1 and settings.device == "cuda":
+        # On a GPU, how a matrix product rounds depends on its number of rows.
+        title = f"one rank, rows multiplied as on {ranks}"
+        runs.append(Run("split", title, "fixed", 1, dtype, backend))
     if ranks > 1:
         runs += [
             Run("unfixed", f"{ranks} ranks, unfixed", "unfixed", ranks, dtype, backend),
@@ -190,7 +194,9 @@ def _spec(run_: Run, settings: Settings, scratch: Path) -> dict[str, Any]:
         "inputs": str(scratch / "inputs.pt"),
         "recorded": None if run_.name == "one" else str(scratch / "one" / "result.pt"),
         "first_step_only": source is None,
+        "own_trajectory": source is not None and run_.name != "split",
         "reuses_first": run_.reuses_first,
+        "split_rows": settings.ranks if run_.name == "split" else 1,
     }
 
 

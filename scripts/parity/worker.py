@@ -101,7 +101,7 @@ def _evaluate(model, spec, inputs, recorded) -> dict[str, torch.Tensor]:
             if spec["first_step_only"]:
                 break
         results["velocity"] = torch.stack(velocities)
-    if not spec["first_step_only"]:
+    if spec["own_trajectory"]:
         start = inputs["latents"].to(model.device)
         timesteps = []
 
@@ -203,6 +203,9 @@ class _Model(_Runner):
         if spec.get("real"):
             outside.after_loading(model, self.dtype)
         self.model = model.to(device).eval()
+        if spec["split_rows"] > 1:
+            linear = import_module("tensorrt_llm._torch.modules.linear").Linear
+            _split_rows(self.model.gen_layers, linear, spec["split_rows"])
         self.ids = inputs["text_ids"].to(device)
         self.mask = inputs["text_mask"].to(device)
 
@@ -259,6 +262,30 @@ class _Oracle(_Runner):
                 for ids in self.prompts
             ]
         )
+
+
+def _split_rows(layers: torch.nn.Module, linear: type, parts: int) -> None:
+    """Has linear layers multiply the rows of a sequence in the parts that several ranks hold.
+
+    Args:
+        layers: The generation layers, whose sequence is sharded.
+        linear: Class of the linear layers among their modules.
+        parts: Ranks; the sequence is zero-padded on the right to a multiple of them.
+    """
+
+    def split(whole):
+        def forward(x):
+            rows = x.shape[1]
+            padded = torch.nn.functional.pad(x, (0, 0, 0, -rows % parts))
+            products = [whole(part.contiguous()) for part in padded.chunk(parts, dim=1)]
+            return torch.cat(products, dim=1)[:, :rows].contiguous()
+
+        return forward
+
+    found = [module for module in layers.modules() if isinstance(module, linear)]
+    assert found, "no linear layer to split"
+    for module in found:
+        module.forward = split(module.forward)
 
 
 def _tensor_bytes(value) -> int:

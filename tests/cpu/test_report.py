@@ -96,6 +96,45 @@ def test_good_results_pass_every_check(tmp_path):
         assert f"fixed-vs-oracle/{sample}" in names and f"one-vs-oracle/{sample}" in names
 
 
+def on_gpu(tmp_path, **options):
+    return replace(settings_of(tmp_path, **options), device="cuda")
+
+
+def test_rows_of_a_matrix_product_are_split_on_a_gpu_alone(tmp_path):
+    def names(settings):
+        return [run.name for run in driver.plan(settings)]
+
+    assert "split" not in names(settings_of(tmp_path)) and "split" in names(on_gpu(tmp_path))
+    assert "split" not in names(on_gpu(tmp_path, ranks=1, layout={"ulysses_size": 1}))
+
+
+@pytest.mark.parametrize("moved, expected", [(True, "PASS"), (False, "FAIL")])
+def test_distance_from_one_rank_vs_what_fewer_rows_change_there(tmp_path, moved, expected):
+    """Only what one rank does too, when it multiplies as many rows at a time, is excused."""
+    settings = on_gpu(tmp_path)
+    results = results_of(settings, fixed=1e-3)
+    results["split"].pop("trajectory")
+    if moved:
+        results["split"]["velocity"] = results["fixed"]["velocity"]
+    results["fixed"]["trajectory"] = results["one"]["trajectory"]
+    names = statuses(compare(results, settings)[0])
+    for part in ("batch", "negative", "positive"):
+        assert names[f"fixed-vs-split/{part}"] == names[f"fixed-vs-one/{part}"] == expected
+
+
+def test_distance_from_one_rank_is_not_excused_by_a_rank_that_moves_elsewhere(tmp_path):
+    settings = on_gpu(tmp_path)
+    results = results_of(settings, fixed=1e-3)
+    # As far from one rank, but in another direction.
+    other = results_of(settings, fixed=1e-3, unfixed=0.2)["unfixed-one"]["velocity"]
+    results["split"]["velocity"] = results["one"]["velocity"] + 1e3 * (
+        other - results["one"]["velocity"]
+    )
+    results["split"].pop("trajectory")
+    names = statuses(compare(results, settings)[0])
+    assert names["fixed-vs-split/batch"] == "FAIL"
+
+
 @pytest.mark.parametrize("dtype, error", [("float32", 6e-6), ("float64", 2e-12)])
 def test_error_over_the_limit_fails(tmp_path, dtype, error):
     settings = settings_of(tmp_path, dtype=dtype)

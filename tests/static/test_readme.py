@@ -25,6 +25,26 @@ def test_readme_shows_every_number_of_a_changed_result(tmp_path):
     assert "0.123 [0.1, 0.2]" in text and "| x | 1.500 | 1.00 |" in text
 
 
+def test_readme_shows_a_case_that_was_measured_again_once(tmp_path):
+    title = next(iter(readme.FIRST))
+    for name, date, rows in (
+        ("old", "2026-01-01T00:00:00", [["30, 700", 1024, "old"], ["30, 700", 4096, "alone"]]),
+        ("new", "2026-02-01T00:00:00", [["30, 700", 1024, "new"]]),
+    ):
+        table = {"title": title, "columns": ["text lengths", "rows", "unfixed"], "rows": rows}
+        check = {"name": "x", "status": "FAIL", "measured": len(rows), "limit": 0.0}
+        result = {
+            "device": "d", "date": date, "commit": "0" * 40, "versions": {}, "checks": [check],
+            "tables": [table],
+        }  # fmt: skip
+        (tmp_path / f"bench-{name}.json").write_text(readme.json.dumps(result))
+    text = readme.section(tmp_path, whole=False)
+    assert "| new |" in text and "| alone |" in text and "| old |" not in text
+    assert text.index("bench-new") < text.index("bench-old")
+    assert "| x | 1.000 |" in text and "| x | 2.000 |" not in text
+    assert "| old |" in readme.section(tmp_path, whole=True)
+
+
 def test_readme_shows_the_worst_of_a_parity_result(tmp_path):
     checks = [
         {"name": f"fixed-vs-one/{part}", "status": status, "measured": measured}
