@@ -22,7 +22,7 @@ from tensorrt_llm._torch.visual_gen.models.cosmos3.text_buffers import (
     install_text_buffers,
 )
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_cache import install_text_graph_key
-from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
 ROWS = {(3, 5, 6): 27, (7, 4, 3): 28, (1, 2, 2): 1}
 
@@ -246,6 +246,57 @@ def test_text_buffers_evicted_vs_dropped_graphs():
     check_reads(transformer, cases[0], reads)
 
 
+def test_text_buffers_least_recently_used_vs_evicted():
+    transformer, _ = model()
+    runner = install(transformer, buffers=True)
+    transformer.text_buffers.max_buffers = 2
+    first, second, third = [model(video=video)[1] for video in ROWS]
+    answers = []
+    for case in (first, second, first, third, first, second):
+        transformer.reset_cache()
+        answers.append(runner.answer(transformer, case)[0])
+        for kept in (runner.graph_outputs, runner._graph_output_refs, runner.static_inputs):
+            kept.update(dict.fromkeys(runner.graphs, "of a graph"))
+    # The third video takes the place of the second, which was used before the first.
+    assert answers == ["captured", "captured", "replayed", "captured", "replayed", "captured"]
+    for kept in (runner.graph_outputs, runner._graph_output_refs, runner.static_inputs):
+        assert set(kept) == set(runner.graphs), "what an evicted graph wrote to is still held"
+
+
+def test_text_buffers_sizes_vs_bytes_and_log(monkeypatch):
+    said = []
+    monkeypatch.setattr(text_buffers.logger, "info", said.append)
+    transformer, case = model()
+    install(transformer, buffers=True)
+    runner = install(transformer, buffers=True)
+    runner.answer(transformer, case)
+    text, tables = transformer.cached_kv, transformer.cached_freqs_gen
+    expected = sum(x.numel() * x.element_size() for x in (text.data, *tables))
+    assert transformer.text_buffers.nbytes == expected
+    assert len(said) == 1 and "128 text rows, 27 video rows" in said[0]
+    assert f"{expected / 2**20:.1f} MiB; 1 of 4 buffers, {expected / 2**20:.1f} MiB" in said[0]
+
+
+def test_text_buffers_rows_of_all_columns_vs_largest_bucket():
+    """A column of Attention2D holds its part of the text; the limit is on the whole."""
+    pair = tuple(torch.zeros(2, 300, 8, 16) for _ in range(2))
+    tables = (torch.zeros(1, 27, 1, 16), torch.zeros(1, 27, 1, 16))
+    for longest, expected in ((128, True), (129, False)):
+        text = TextKV.build([pair], (5, longest), TextKVLayout(col_size=2))
+        transformer = SimpleNamespace(cached_kv=text, cached_freqs_gen=tables)
+        runner = Runner()
+        TextBuffers(max_buffers=1, max_text_rows=128)(transformer, runner)
+        assert runner.allow_capture == expected
+
+
+def test_text_buffer_tables_of_another_sequence_vs_their_own():
+    transformer, case = model()
+    runner = install(transformer, buffers=True)
+    runner.answer(transformer, case)
+    other = tuple(table + 1 for table in transformer.cached_freqs_gen)
+    assert transformer.cached_kv.rope_tables(other) is other
+
+
 def test_text_buffers_prompt_over_largest_bucket_vs_eager(monkeypatch):
     said = []
     monkeypatch.setattr(text_buffers.logger, "warning", said.append)
@@ -275,6 +326,15 @@ def test_text_buffers_captures_that_the_caller_forbids_vs_forbidden():
     for lengths in [(7, 19), (129, 3), (19, 7)]:
         transformer.reset_cache()
         assert runner.answer(transformer, model(lengths)[1])[0] == "eager"
+    assert not runner.allow_capture
+    # Held back for a long prompt and given back after it, once: a later ban is the caller's again.
+    runner.allow_capture = True
+    for lengths in [(129, 3), (7, 19)]:
+        transformer.reset_cache()
+        runner.answer(transformer, model(lengths)[1])
+    runner.allow_capture = False
+    transformer.reset_cache()
+    runner.answer(transformer, case)
     assert not runner.allow_capture
 
 
