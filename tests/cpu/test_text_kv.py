@@ -277,3 +277,86 @@ def test_read_text_lengths_vs_made_mask(lengths, dtype):
 
 def test_read_text_lengths_full_rows_vs_row_count():
     assert read_text_lengths(torch.ones(3, 11)) == (11, 11, 11)
+
+
+@pytest.mark.parametrize(
+    "rank, own, passing",
+    [(0, 3, [2, 3]), (1, 3, [3, 2]), (2, 2, [3, 3])],
+    ids="rank{}".format,
+)
+def test_text_kv_ring_blocks_vs_order_of_passing(rank, own, passing):
+    """8 rows over three ranks are 3, 3 and 2; block r - 1 reaches rank r first, then r - 2."""
+    layout = layout_of(Layout(ring=3), cp_rank=rank)
+    text = TextKV.build(source((7, 19)), (7, 19), layout)
+    for view in text.views(8):
+        assert view.video_rows == own and view.key_lengths.tolist() == [own + 7, own + 19]
+        assert [block.video_rows for block in view.ring_blocks] == passing
+        for block, rows in zip(view.ring_blocks, passing):
+            assert block.key_lengths.tolist() == [rows, rows]
+            assert block.key_lengths.dtype == torch.int32
+            assert block.k.shape == block.v.shape == (2, 0, 4, 3), "only the own block has text"
+
+
+def test_text_kv_without_ring_vs_no_blocks():
+    text = TextKV.build(source((7, 19)), (7, 19), layout_of(Layout(ulysses=2)))
+    assert text.layout.ring_rank == 0 and text.views(8)[0].ring_blocks == ()
+
+
+def test_text_kv_serials_vs_numbers_never_used_again():
+    serials = [TextKV.build(source((7, 19)), (7, 19)).serial for _ in range(3)]
+    assert len(set(serials)) == 3 and serials == sorted(serials)
+
+
+def test_text_kv_refreshed_views_vs_new_lengths_at_old_addresses():
+    text = TextKV.build(source((7, 19)), (7, 19))
+    before = [text.views(rows)[0].key_lengths for rows in (8, 30)]
+    addresses = [lengths.data_ptr() for lengths in before]
+    text.lengths = (19, 2)
+    text.refresh_views()
+    assert [lengths.tolist() for lengths in before] == [[27, 10], [49, 32]]
+    after = [text.views(rows)[0].key_lengths.data_ptr() for rows in (8, 30)]
+    assert after == addresses
+
+
+def gen_layers(count=2, kv_heads=4, head_dim=3):
+    attention = SimpleNamespace(local_num_key_value_heads=kv_heads, head_dim=head_dim)
+    return [SimpleNamespace(cross_attention=attention) for _ in range(count)]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_text_kv_that_fits_vs_accepted(size):
+    layout = layout_of(Layout(ulysses=size))
+    TextKV.build(source((7, 19)), (7, 19), layout).require_fit(gen_layers(), layout)
+
+
+@pytest.mark.parametrize(
+    "layers, layout, held, expected",
+    [
+        (gen_layers(3), Layout(ulysses=2), "ulysses_size=2, 2, 2, 3", "ulysses_size=2, 3, 2, 3"),
+        (
+            gen_layers(kv_heads=8),
+            Layout(ulysses=2),
+            "ulysses_size=2, 2, 2, 3",
+            "ulysses_size=2, 2, 4, 3",
+        ),
+        (
+            gen_layers(head_dim=5),
+            Layout(ulysses=2),
+            "ulysses_size=2, 2, 2, 3",
+            "ulysses_size=2, 2, 2, 5",
+        ),
+        (gen_layers(), Layout(), "ulysses_size=2, 2, 2, 3", "one rank, 2, 4, 3"),
+        (
+            gen_layers(),
+            Layout(rows=1, cols=2, ulysses=2),
+            "ulysses_size=2, 2, 2, 3",
+            "ulysses_size=2 col_size=2, 2, 2, 3",
+        ),
+    ],
+    ids=["layers", "heads", "head_dim", "one-rank", "mesh"],
+)
+def test_text_kv_of_another_model_or_layout_vs_refusal(layers, layout, held, expected):
+    text = TextKV.build(source((7, 19)), (7, 19), layout_of(Layout(ulysses=2)))
+    with pytest.raises(ValueError, match=r"reset_cache\(\)") as refusal:
+        text.require_fit(layers, layout_of(layout))
+    assert f"({held})" in str(refusal.value) and f"({expected})" in str(refusal.value)

@@ -203,6 +203,14 @@ def test_counts_of_both_towers_are_named():
     assert "must be one of [1, 2, 4]" in said and "same number of key/value heads" in said
 
 
+@pytest.mark.parametrize("count", [0, -8, True, 8.0, None], ids=repr)
+def test_head_counts_that_are_no_counts_are_refused(count):
+    """Before anything is divided by them."""
+    (found,) = layout_check.check_heads(Sizes(), [Heads(32, count)])
+    assert found.severity == "error" and f"num_key_value_heads={count!r}" in found.message
+    assert "whole numbers of at least 1" in found.message
+
+
 # GPU, flash-attn-4, grouped, head_dim: the finding's severity and a word of its reason.
 KERNELS = [
     ("sm90", "4.0.0b19", True, 128, None, ""),
