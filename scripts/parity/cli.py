@@ -84,6 +84,11 @@ class Settings:
         return 1 if self.share_gpu else self.ranks
 
     @property
+    def exchange(self) -> str:
+        """What carries tensors between ranks: "NCCL", where each has a GPU, or "gloo"."""
+        return "NCCL" if self.device == "cuda" and not self.share_gpu else "gloo"
+
+    @property
     def video_rows(self) -> int:
         """Rows of the video in the generation sequence."""
         frames, height, width = self.video

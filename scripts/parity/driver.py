@@ -52,9 +52,13 @@ class Run:
         """Returns how many forwards the run makes."""
         if self.source is None:
             return 1
-        if self.name in ("one", "split"):
-            return steps
-        return 2 * steps - self.reuses_first
+        recorded = 0 if self.name == "one" else steps
+        return recorded + self.own_trajectory * (steps - self.reuses_first)
+
+    @property
+    def own_trajectory(self) -> bool:
+        """Whether it denoises latents of its own, besides one forward of each recorded one."""
+        return self.source is not None and self.name != "split"
 
     @property
     def reuses_first(self) -> bool:
@@ -178,7 +182,7 @@ def _spec(run_: Run, settings: Settings, scratch: Path) -> dict[str, Any]:
         "kind": "oracle" if source is None else "model",
         "ranks": run_.ranks,
         "device": settings.device,
-        "share_gpu": settings.share_gpu,
+        "exchange": settings.exchange,
         "dtype": run_.dtype,
         "backend": run_.backend,
         "layout": settings.layout if run_.ranks > 1 else {},
@@ -194,7 +198,7 @@ def _spec(run_: Run, settings: Settings, scratch: Path) -> dict[str, Any]:
         "inputs": str(scratch / "inputs.pt"),
         "recorded": None if run_.name == "one" else str(scratch / "one" / "result.pt"),
         "first_step_only": source is None,
-        "own_trajectory": source is not None and run_.name != "split",
+        "own_trajectory": run_.own_trajectory,
         "reuses_first": run_.reuses_first,
         "split_rows": settings.ranks if run_.name == "split" else 1,
     }
@@ -301,7 +305,7 @@ def _machine(settings: Settings) -> dict[str, Any]:
         "processor": processor,
         "cores": usable_cores(),
         "system": platform.platform(),
-        "processes": "NCCL" if settings.device == "cuda" and not settings.share_gpu else "gloo",
+        "processes": settings.exchange,
     }
 
 

@@ -63,7 +63,7 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
     torch.backends.cudnn.allow_tf32 = False
     device = torch.device(spec["device"])
     if device.type == "cuda":
-        device = torch.device("cuda", 0 if spec["share_gpu"] else rank)
+        device = torch.device("cuda", rank if spec["exchange"] == "NCCL" else 0)
         torch.cuda.set_device(device)
     inputs = torch.load(spec["inputs"], weights_only=True)
     recorded = torch.load(spec["recorded"], weights_only=True) if spec["recorded"] else None
@@ -174,15 +174,14 @@ class _Model(_Runner):
         self._distributed = spec["ranks"] > 1
         mapping = None
         if self._distributed:
-            nccl = device.type == "cuda" and not spec["share_gpu"]
             torch.distributed.init_process_group(
-                "nccl" if nccl else "gloo",
+                spec["exchange"].lower(),
                 # A file, so that no other program can take the port in between.
                 init_method=f"file://{folder.resolve()}/rendezvous",
                 rank=rank,
                 world_size=spec["ranks"],
                 timeout=COLLECTIVE_TIMEOUT,
-                device_id=device if nccl else None,
+                device_id=device if spec["exchange"] == "NCCL" else None,
             )
             mapping_class = import_module("tensorrt_llm._torch.visual_gen.mapping").VisualGenMapping
             mapping = mapping_class(world_size=spec["ranks"], rank=rank, **spec["layout"])
