@@ -267,7 +267,6 @@ def test_text_buffers_sizes_vs_bytes_and_log(monkeypatch):
     said = []
     monkeypatch.setattr(text_buffers.logger, "info", said.append)
     transformer, case = model()
-    install(transformer, buffers=True)
     runner = install(transformer, buffers=True)
     runner.answer(transformer, case)
     text, tables = transformer.cached_kv, transformer.cached_freqs_gen

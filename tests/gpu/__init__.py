@@ -1,2 +1,32 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
+"""What several GPU tests ask for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hostpath import ROOT
+
+
+def require(backend: str) -> None:
+    """Skips the test where the backend's kernels are not installed."""
+    if backend == "FA4":
+        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+
+
+def passing_parity(out: Path, *options: str) -> dict:
+    """Runs the parity command, which has to pass and to see the bug, and returns its report."""
+    done = subprocess.run(
+        [sys.executable, "-m", "parity", *options, "--out", out],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    said = done.stdout + done.stderr[-2000:]
+    assert done.returncode == 0, said
+    assert "FAIL" not in done.stdout and "PASS unfixed-seen" in done.stdout, said
+    return json.loads((out / "parity.json").read_text())

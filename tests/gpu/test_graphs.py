@@ -20,6 +20,8 @@ from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TEXT_BUCKET
 from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import Cosmos3VFMTransformer
 
+from . import require
+
 pytestmark = pytest.mark.gpu(1)
 
 # Heads of 128, which FA4 and cuDNN take, and enough rows that VANILLA folds.
@@ -38,8 +40,7 @@ backends = pytest.mark.parametrize("backend", ["FA4", "VANILLA"])
 
 
 def build(backend, text_kv="exact", mapping=None):
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+    require(backend)
     config = DiffusionModelConfig.from_diffusers(
         CONFIG, backend=backend, dtype=torch.bfloat16, visual_gen_mapping=mapping
     )

@@ -14,6 +14,8 @@ from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text, key_prefix
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
 
+from . import require
+
 pytestmark = pytest.mark.gpu(1)
 
 POISON = 3e4
@@ -22,11 +24,6 @@ HEADS = [(8, 2), (4, 4), (16, 4)]
 pairs = pytest.mark.parametrize("lengths", PAIRS, ids=lambda p: f"len{p[0]}x{p[1]}")
 head_counts = pytest.mark.parametrize("heads", HEADS, ids=lambda h: f"heads{h[0]}x{h[1]}")
 backends = pytest.mark.parametrize("backend", ["FA4", "VANILLA"])
-
-
-def require(backend):
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
 
 
 class Case:

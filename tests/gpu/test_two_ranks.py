@@ -3,16 +3,14 @@
 """Two GPUs against one over NCCL, and graphs with the exchange inside."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from bench import step
-from hostpath import ROOT
 
 from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
 
+from . import passing_parity, require
 from .test_graphs import build, graphed, request
 
 pytestmark = pytest.mark.gpu(2)
@@ -22,24 +20,18 @@ pytestmark = pytest.mark.gpu(2)
     "backend, dtype", [("FA4", "bfloat16"), ("VANILLA", "bfloat16"), ("VANILLA", "float32")]
 )
 def test_parity_command_on_two_gpus(backend, dtype, tmp_path):
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+    require(backend)
     # 1023 rows: two ranks do not divide them.
-    command = [
-        sys.executable, "-m", "parity", "--device", "cuda", "--size", "nano-4l", "--dtype", dtype,
-        "--backend", backend, "--video", "3,22,62", "--steps", "1", "--out", tmp_path / "report",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    report = json.loads((tmp_path / "report" / "parity.json").read_text())
+    report = passing_parity(
+        tmp_path / "report", "--device", "cuda", "--size", "nano-4l", "--dtype", dtype,
+        "--backend", backend, "--video", "3,22,62", "--steps", "1",
+    )  # fmt: skip
     assert "H200" in json.dumps(report) or "NVIDIA" in json.dumps(report)
-    assert "FAIL" not in done.stdout and "PASS unfixed-seen" in done.stdout
 
 
 @pytest.mark.parametrize("backend", ["FA4", "VANILLA"])
 def test_graph_with_nccl_inside_vs_eager(backend):
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+    require(backend)
     record = step.run("nano-4l", backend, 1024, ranks=2, repeats=2)
     assert record["graph_bit_equal"], "replayed and eager differ"
     assert max(record["relative_to_loop"]["ours"]) < 2e-2 < record["relative_to_loop"]["unfixed"][0]
@@ -71,8 +63,7 @@ def _alternate(rank, world_size, device, case):
 
 @pytest.mark.parametrize("backend", ["FA4", "VANILLA"])
 def test_graph_with_nccl_inside_over_prompts_and_branches_vs_eager(backend):
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+    require(backend)
     found = step.on_ranks(_alternate, 2, {"device": "cuda", "backend": backend})
     assert not found["same"], "a stale graph would go unseen"
     assert found["equal"] == [True] * 6 and found["graphs"] == 1, found
