@@ -11,7 +11,8 @@ from support import attend
 from support.reference import attention
 from support.tiers import REDUCTION_ORDER, assert_bitwise, assert_same_lse, assert_within
 
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import key_prefix
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text, key_prefix
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKVView
 
 DTYPES = pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
@@ -48,8 +49,8 @@ def reference(q, k, v, scale):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4], ids="heads4x{}".format)
 def test_blockwise_key_prefix_output_vs_per_sample(monkeypatch, kv_heads, block, dtype):
     q, k, v, key_lengths = operands(dtype, kv_heads=kv_heads)
-    row_bytes = q.shape[0] * q.shape[1] * KEY_ROWS * dtype.itemsize
-    monkeypatch.setattr(key_prefix, "SCORE_BYTES", block * row_bytes)
+    row_bytes = q.shape[0] * KEY_ROWS * dtype.itemsize
+    monkeypatch.setattr(key_prefix, "HEAD_SCORE_BYTES", block * row_bytes)
     out, lse = key_prefix.blockwise_key_prefix(q, k, v, key_lengths, 0.3)
     expected, expected_lse = reference(q, k, v, 0.3)
     assert out.dtype == lse.dtype == dtype
@@ -59,22 +60,27 @@ def test_blockwise_key_prefix_output_vs_per_sample(monkeypatch, kv_heads, block,
 
 
 def test_blockwise_key_prefix_memory_vs_budget(monkeypatch):
-    """The scores held at once stay within the budget, whatever the number of queries."""
-    q, k, v, key_lengths = operands(torch.float32, query_rows=64)
-    row_bytes = q.shape[0] * q.shape[1] * KEY_ROWS * 4
-    monkeypatch.setattr(key_prefix, "SCORE_BYTES", 5 * row_bytes)
-    blocks = []
+    """The scores held at once stay within each head's budget, and a head gets the same blocks
+    however many there are: a rank with some of the heads has to round like one with all."""
     logsumexp = torch.logsumexp
-    monkeypatch.setattr(
-        torch, "logsumexp", lambda x, dim: blocks.append(x.numel() * 4) or logsumexp(x, dim)
-    )
-    key_prefix.blockwise_key_prefix(q, k, v, key_lengths, 1.0)
-    assert len(blocks) == 13 and max(blocks) <= 5 * row_bytes
+    counts = set()
+    for heads in (4, 2):
+        q, k, v, key_lengths = operands(torch.float32, heads=heads, query_rows=64)
+        row_bytes = q.shape[0] * KEY_ROWS * 4
+        monkeypatch.setattr(key_prefix, "HEAD_SCORE_BYTES", 5 * row_bytes)
+        blocks = []
+        monkeypatch.setattr(
+            torch, "logsumexp", lambda x, dim: blocks.append(x.numel() * 4) or logsumexp(x, dim)
+        )
+        key_prefix.blockwise_key_prefix(q, k, v, key_lengths, 1.0)
+        assert max(blocks) <= 5 * row_bytes * heads
+        counts.add(len(blocks))
+    assert counts == {13}
 
 
 def test_blockwise_key_prefix_budget_below_a_row_vs_one_row_at_a_time(monkeypatch):
     q, k, v, key_lengths = operands(torch.float32, query_rows=6)
-    monkeypatch.setattr(key_prefix, "SCORE_BYTES", 1)
+    monkeypatch.setattr(key_prefix, "HEAD_SCORE_BYTES", 1)
     blocks = []
     logsumexp = torch.logsumexp
     monkeypatch.setattr(
@@ -101,6 +107,31 @@ def test_blockwise_key_prefix_low_precision_vs_float32_scores():
     # One rounding to bfloat16 (8 bits) of what was computed in float32.
     assert_within(out[:-1], expected[:-1], 2.0**-8, "output")
     assert_same_lse(lse, expected_lse, 1e-5, "LSE")
+
+
+class OnGPU:
+    """What the choice of a path asks of a query tensor."""
+
+    is_cuda = True
+
+    def __init__(self, heads, rows, dtype=torch.bfloat16, head_dim=128):
+        self.shape, self.dtype = torch.Size((2, heads, rows, head_dim)), dtype
+
+
+@pytest.mark.parametrize("rows", [1, 127, 128, 256, 37440])
+def test_reason_not_to_fold_on_some_heads_vs_all_heads(rows):
+    """Ranks with fewer heads and padded rows take the path of one rank, or round otherwise."""
+    text_k = torch.empty(2, 128, 8, 1)
+    view = TextKVView(text_k, text_k, torch.empty(2, dtype=torch.int32), rows)
+    for options in ({}, {"dtype": torch.float32}, {"head_dim": 96}):
+        reasons = {
+            fold_text.reason_not_to_fold(
+                OnGPU(32 // ranks, -(-rows // ranks) * ranks, **options), view, None
+            )
+            for ranks in (1, 2, 4, 8)
+        }
+        assert len(reasons) == 1
+        assert (reasons == {None}) == (rows >= 128 and not options), reasons
 
 
 @DTYPES

@@ -16,7 +16,6 @@ from support.tiers import assert_bitwise
 
 from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
 from tensorrt_llm._torch.visual_gen.cuda_graph_runner import CUDAGraphRunner
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TEXT_BUCKET
 from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import Cosmos3VFMTransformer
 
@@ -67,13 +66,6 @@ def request(lengths, seed=0, step=0):
         "video_shape": VIDEO,
         "fps": 24.0,
     }
-
-
-def test_vanilla_folds_text_at_these_sizes():
-    rows = VIDEO[0] * (VIDEO[1] // 2) * (VIDEO[2] // 2)
-    # Two prompts, the heads of one of two ranks, the smallest text.
-    logits = 2 * CONFIG["num_attention_heads"] // 2 * rows * (rows + TEXT_BUCKET)
-    assert logits >= fold_text._MIN_LOGITS, "the mask would be tested in its place"
 
 
 def graphed(transformer):

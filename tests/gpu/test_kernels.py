@@ -10,9 +10,9 @@ import torch
 from support import reference, tiers
 
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import fold_text, key_prefix
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import key_prefix
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
-from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
 from . import require
 
@@ -119,8 +119,7 @@ def test_fa4_bitwise_vs_dense_launch_per_sample(heads, lengths):
 
 
 @pairs
-def test_vanilla_folds_text_vs_mask(lengths, monkeypatch):
-    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
+def test_vanilla_folds_text_vs_mask(lengths):
     case = Case("VANILLA", lengths, (8, 2), rows=1000)
     folded = case.run()
     case.adapter.key_prefix.folds_text = lambda q, text: False
@@ -129,6 +128,31 @@ def test_vanilla_folds_text_vs_mask(lengths, monkeypatch):
     own = tiers.worst_sample(masked.cpu(), expected)
     tiers.assert_within(folded.cpu(), expected, tiers.AGAINST_FLOAT32 * own, "folded")
     assert not torch.equal(folded, masked), "the mask ran twice: folding was not tested"
+
+
+@pytest.mark.parametrize("rows", [127, 256, 1023])
+@pytest.mark.parametrize(
+    "backend, dtype",
+    [("FA4", torch.bfloat16), ("VANILLA", torch.bfloat16), ("VANILLA", torch.float32)],
+)
+def test_text_attention_on_some_heads_bitwise_vs_all_heads(backend, dtype, rows):
+    """What a rank of Ulysses computes on its heads, and on rows that pad the video."""
+    lengths, heads = (30, 700), (32, 8)
+    case = Case(backend, lengths, heads, rows, padding=0, dtype=dtype)
+    whole = case.run()
+    for ranks in (2, 4, 8):
+        part_heads = tuple(count // ranks for count in heads)
+        part = Case(backend, lengths, part_heads, rows, -rows % ranks, dtype)
+        for rank in (0, ranks - 1):
+            q, k, v = (
+                torch.nn.functional.pad(x, (0, 0, 0, 0, 0, -rows % ranks)).chunk(ranks, dim=2)[rank]
+                for x in (case.q, case.k, case.v)
+            )
+            part.q, part.k, part.v = (x.contiguous() for x in (q, k, v))
+            layout = TextKVLayout(ulysses_rank=rank, ulysses_size=ranks)
+            part.view = TextKV.build([case.source], lengths, layout).attach(q, rows)[0]
+            expected = whole.chunk(ranks, dim=2)[rank]
+            tiers.assert_bitwise(part.run(), expected, f"rank {rank} of {ranks}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -142,7 +166,7 @@ def test_vanilla_exact_dtypes_vs_float64(dtype, lengths):
 def test_vanilla_float32_in_blocks_vs_mask(monkeypatch):
     case = Case("VANILLA", (30, 700), (8, 2), dtype=torch.float32)
     masked = case.run()
-    monkeypatch.setattr(key_prefix, "SCORE_BYTES", 1 << 16)
+    monkeypatch.setattr(key_prefix, "HEAD_SCORE_BYTES", 1 << 13)
     blockwise = case.run()
     bound = tiers.REDUCTION_ORDER[torch.float32]
     tiers.assert_within(blockwise.cpu(), masked.cpu(), bound, "in blocks")
@@ -162,8 +186,7 @@ def test_text_attention_zero_valid_keys_vs_definition(backend):
 
 
 @backends
-def test_text_attention_repeats_bitwise(backend, monkeypatch):
-    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
+def test_text_attention_repeats_bitwise(backend):
     case = Case(backend, (63, 703), (8, 2), rows=500)
     first = case.run()
     for _ in range(1000):
@@ -180,8 +203,7 @@ def test_text_attention_short_query_vs_float64(backend):
 
 
 @backends
-def test_text_attention_compiled_bitwise_vs_eager(backend, monkeypatch):
-    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
+def test_text_attention_compiled_bitwise_vs_eager(backend):
     case = Case(backend, (30, 700), (8, 2))
     torch._dynamo.reset()
 
@@ -203,8 +225,7 @@ def test_text_attention_compiled_bitwise_vs_eager(backend, monkeypatch):
 
 
 @backends
-def test_text_attention_graph_reads_lengths_at_replay(backend, monkeypatch):
-    monkeypatch.setattr(fold_text, "_MIN_LOGITS", 0)
+def test_text_attention_graph_reads_lengths_at_replay(backend):
     case = Case(backend, (30, 700), (8, 2))
     case.run()
     torch.cuda.synchronize()

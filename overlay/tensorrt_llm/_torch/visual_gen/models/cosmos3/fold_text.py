@@ -35,8 +35,6 @@ _BLOCK_Q = 128
 _BLOCK_K = 64
 # What cuDNN wants the number of its keys to be a multiple of.
 _ALIGNMENT = 128
-# Logits below which the launches of two kernels cost more than a mask does (H200).
-_MIN_LOGITS = 1 << 24
 
 
 if triton is not None:
@@ -178,14 +176,15 @@ def _missing() -> str | None:
 def reason_not_to_fold(q: torch.Tensor, text: TextKVView, missing: str | None) -> str | None:
     """Why attend_and_fold_text cannot or should not serve, or None where it should.
 
-    Depends on shapes, types and the machine only, never on the contents of a tensor.
+    Depends on shapes, types and the machine only, never on the contents of a tensor. Nor on the
+    number of heads: ranks that choose otherwise than one rank would round otherwise too.
 
     Args:
         q: [B, H, S_q, D].
         text: The text to attend to.
         missing: What this machine lacks.
     """
-    batch, heads, rows, head_dim = q.shape
+    head_dim = q.shape[-1]
     if missing is not None:
         return missing
     if not q.is_cuda:
@@ -196,8 +195,6 @@ def reason_not_to_fold(q: torch.Tensor, text: TextKVView, missing: str | None) -
         return f"head_dim {head_dim} is neither 64 nor 128"
     if text.video_rows < _ALIGNMENT:
         return f"{text.video_rows} video rows are fewer than {_ALIGNMENT}"
-    if batch * heads * rows * (text.video_rows + text.k.shape[1]) < _MIN_LOGITS:
-        return "the problem is small"
     return None
 
 

@@ -21,8 +21,9 @@ from ...attention_backend.vanilla import VanillaAttention
 from .fold_text import FoldingChoice, attend_and_fold_text
 from .text_kv import TextKVView
 
-# Largest block of attention scores that the blockwise path holds at once, in bytes.
-SCORE_BYTES = 256 << 20
+# Largest block of attention scores that the blockwise path holds for one head, in bytes. A rank
+# has some of the heads only, and has to round like the one rank that has them all.
+HEAD_SCORE_BYTES = 8 << 20
 
 
 def launch_fa4(
@@ -98,7 +99,7 @@ def blockwise_key_prefix(
     """Plain attention over a key prefix, in blocks of query rows, on any device.
 
     Scores and softmax are float32, or float64 for float64 inputs. Memory is bounded by
-    SCORE_BYTES, whatever S_kv is.
+    HEAD_SCORE_BYTES for each head, whatever S_kv is.
 
     Args:
         q: [B, H, S_q, D].
@@ -122,8 +123,8 @@ def blockwise_key_prefix(
     queries = q.reshape(batch, kv_heads, group, query_rows, head_dim)
     out = torch.empty_like(queries)
     lse = q.new_empty(queries.shape[:-1], dtype=score_dtype)
-    row_bytes = batch * heads * max(key_rows, 1) * score_dtype.itemsize
-    block = max(1, SCORE_BYTES // row_bytes)
+    row_bytes = batch * max(key_rows, 1) * score_dtype.itemsize
+    block = max(1, HEAD_SCORE_BYTES // row_bytes)
     for start in range(0, query_rows, block):
         rows = slice(start, min(start + block, query_rows))
         block_q = queries[..., rows, :]
@@ -208,8 +209,8 @@ class VanillaKeyPrefix:
         k, v = append_text(k, v, text, sequence_dim=2)
         # Without a fused kernel, PyTorch holds all scores at once: 340 GiB for Nano at 37k rows.
         if q.is_cuda and q.dtype not in (torch.float16, torch.bfloat16):
-            scores = q[..., 0].numel() * k.shape[2] * q.element_size()
-            if scores > SCORE_BYTES:
+            head_scores = q.shape[0] * text.video_rows * k.shape[2] * q.element_size()
+            if head_scores > HEAD_SCORE_BYTES:
                 return blockwise_key_prefix(q, k, v, text.key_lengths, self.backend.scale)[0]
         mask = torch.arange(k.shape[2], device=k.device) < text.key_lengths[:, None]
         return self.backend.forward(q, k, v, key_padding_mask=mask)
