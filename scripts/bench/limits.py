@@ -70,8 +70,13 @@ def _time(times: dict[str, dict[str, float]], variant: str) -> str:
     if variant not in times:
         return "-"
     entry = times[variant]
-    median, low, high = entry["median_ms"], entry["low_ms"], entry["high_ms"]
-    return f"{median:.3g} [{low:.3g}, {high:.3g}]"
+    median, low, high = (_ms(entry[name]) for name in ("median_ms", "low_ms", "high_ms"))
+    return f"{median} [{low}, {high}]"
+
+
+def _ms(time: float) -> str:
+    """Three digits, and all of those before the point."""
+    return f"{time:.0f}" if time >= 100 else f"{time:.3g}"
 
 
 def tables(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -111,7 +116,7 @@ def tables(attention: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list
         if part == "step":
             columns.append("linear layers")
             for row, r in zip(rows, steps):
-                row.append(f"{r['matrix_products_ms']:.3g}" if "matrix_products_ms" in r else "-")
+                row.append(_ms(r["matrix_products_ms"]) if "matrix_products_ms" in r else "-")
         title = f"{title} under Ulysses, ms, median [quartiles]"
         found.append({"title": title, "columns": columns, "rows": rows})
     rows, variants = [], variants[:3]

@@ -14,6 +14,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from . import limits
+
 ROOT = Path(__file__).resolve().parents[2]
 START = "<!-- {}: made by `make readme` from results/, do not edit -->"
 END = "<!-- end of {} -->"
@@ -85,7 +87,7 @@ def section(folder: Path, whole: bool) -> str:
             f"{result['commit'][:12]}, {versions}; {len(result['checks']) - len(missed)} of "
             f"{len(result['checks'])} limits held."
         )
-        for table in result["tables"]:
+        for table in limits.tables(result["attention"], result["step"]):
             if whole:
                 parts.append(_table(table))
                 continue

@@ -14,35 +14,37 @@ def test_readme_performance_vs_result_files():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run make readme"
 
 
-def test_readme_shows_every_number_of_a_changed_result(tmp_path):
+def write_bench(path, date, medians, missed):
+    """A result of the benchmark: ours took `medians` ms by video rows, and one limit was missed."""
+    records = []
+    for rows, median in medians.items():
+        times = {"median_ms": median, "low_ms": median / 2, "high_ms": median * 2}
+        case = {"backend": "FA4", "heads": [16, 4], "video_rows": rows, "lengths": [30, 700]}
+        records.append({**case, "eager": {"ours": times}})
+    check = {"name": "x", "status": "FAIL", "measured": missed, "limit": 1.0}
     result = {
-        "device": "a device", "date": "2026-01-01T00:00:00", "commit": "0" * 40, "versions": {},
-        "checks": [{"name": "x", "status": "FAIL", "measured": 1.5, "limit": 1.0}],
-        "tables": [{"title": "T", "columns": ["a"], "rows": [["0.123 [0.1, 0.2]"]]}],
+        "device": "d", "date": date, "commit": "0" * 40, "versions": {}, "checks": [check],
+        "attention": records, "step": [],
     }  # fmt: skip
-    (tmp_path / "bench-x.json").write_text(readme.json.dumps(result))
+    path.write_text(readme.json.dumps(result))
+
+
+def test_readme_shows_every_number_of_a_changed_result(tmp_path):
+    write_bench(tmp_path / "bench-x.json", "2026-01-01", {1024: 0.123456, 37440: 2546.3}, 1.5)
     text = readme.section(tmp_path, whole=True)
-    assert "0.123 [0.1, 0.2]" in text and "| x | 1.500 | 1.00 |" in text
+    assert "| 0.123 [0.0617, 0.247] |" in text and "| 2546 [1273, 5093] |" in text
+    assert "| x | 1.500 | 1.00 |" in text
 
 
 def test_readme_shows_a_case_that_was_measured_again_once(tmp_path):
-    title = next(iter(readme.FIRST))
-    for name, date, rows in (
-        ("old", "2026-01-01T00:00:00", [["30, 700", 1024, "old"], ["30, 700", 4096, "alone"]]),
-        ("new", "2026-02-01T00:00:00", [["30, 700", 1024, "new"]]),
-    ):
-        table = {"title": title, "columns": ["text lengths", "rows", "unfixed"], "rows": rows}
-        check = {"name": "x", "status": "FAIL", "measured": len(rows), "limit": 0.0}
-        result = {
-            "device": "d", "date": date, "commit": "0" * 40, "versions": {}, "checks": [check],
-            "tables": [table],
-        }  # fmt: skip
-        (tmp_path / f"bench-{name}.json").write_text(readme.json.dumps(result))
+    write_bench(tmp_path / "bench-old.json", "2026-01-01", {1024: 1.0, 4096: 2.0}, 1.25)
+    write_bench(tmp_path / "bench-new.json", "2026-02-01", {1024: 3.0}, 1.5)
+    old, alone, new = "| 1 [0.5, 2] |", "| 2 [1, 4] |", "| 3 [1.5, 6] |"
     text = readme.section(tmp_path, whole=False)
-    assert "| new |" in text and "| alone |" in text and "| old |" not in text
+    assert new in text and alone in text and old not in text
     assert text.index("bench-new") < text.index("bench-old")
-    assert "| x | 1.000 |" in text and "| x | 2.000 |" not in text
-    assert "| old |" in readme.section(tmp_path, whole=True)
+    assert "| x | 1.500 |" in text and "| x | 1.250 |" not in text
+    assert old in readme.section(tmp_path, whole=True)
 
 
 def test_readme_shows_the_worst_of_a_parity_result(tmp_path):
