@@ -41,6 +41,7 @@ def parity(folder: Path) -> str:
 
         def worst(*prefixes, checks=checks):
             found = [c["measured"] for c in checks if c["name"].startswith(prefixes)]
+            found = [measured for measured in found if measured is not None]
             return f"{max(found):.2g}" if found else "-"
 
         counts = Counter(check["status"] for check in checks)
