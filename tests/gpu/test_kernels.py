@@ -141,16 +141,15 @@ def test_text_attention_on_some_heads_vs_all_heads(backend, dtype, rows):
     case = Case(backend, lengths, heads, rows, padding=0, dtype=dtype)
     whole = case.run()
     for ranks in (2, 4, 8):
-        part_heads = tuple(count // ranks for count in heads)
-        part = Case(backend, lengths, part_heads, rows, -rows % ranks, dtype)
+        part_heads, padding = tuple(count // ranks for count in heads), -rows % ranks
+        part = Case(backend, lengths, part_heads, rows, padding, dtype)
+        padded = [
+            torch.nn.functional.pad(x, (0, 0, 0, 0, 0, padding)) for x in (case.q, case.k, case.v)
+        ]
         for rank in (0, ranks - 1):
-            q, k, v = (
-                torch.nn.functional.pad(x, (0, 0, 0, 0, 0, -rows % ranks)).chunk(ranks, dim=2)[rank]
-                for x in (case.q, case.k, case.v)
-            )
-            part.q, part.k, part.v = (x.contiguous() for x in (q, k, v))
+            part.q, part.k, part.v = (x.chunk(ranks, dim=2)[rank].contiguous() for x in padded)
             layout = TextKVLayout(ulysses_rank=rank, ulysses_size=ranks)
-            part.view = TextKV.build([case.source], lengths, layout).attach(q, rows)[0]
+            part.view = TextKV.build([case.source], lengths, layout).attach(part.q, rows)[0]
             found, expected = part.run(), whole.chunk(ranks, dim=2)[rank]
             what = f"rank {rank} of {ranks}"
             if dtype == torch.float32 and rows == 1023:
