@@ -3,5 +3,5 @@
 """Says what a VisualGen configuration of Cosmos3 would fail on, before anything is started.
 
 ``python -m preflight --config file.yaml`` with ``scripts/`` on the import path. It needs PyYAML,
-but neither torch nor a GPU, and applies the same rules as the model's constructor.
+but neither torch nor a GPU.
 """

@@ -18,10 +18,8 @@ from patchset.report import Refusal, Report, note
 
 from . import unfixed
 from .config import MAX_SEQUENCE_LENGTH, Config, read_config
+from .layout import SERVED_BY, Finding, Sizes, check_layout, gpu_number, ranks_with_rows
 from .model import Model, find_model
-from .rules import layout_check
-
-Finding, Sizes = layout_check.Finding, layout_check.Sizes
 
 # The release that the pinned TensorRT-LLM asks for.
 PINNED_FLASH_ATTN = "4.0.0b19"
@@ -124,7 +122,7 @@ def judge(config: Config, model: Model, request: Request) -> list[Line]:
     sizes, world = config.sizes, request.world_size
     gpu_checks = []
     for gpu in request.gpus or (None,):
-        gpu_checks += layout_check.check_layout(
+        gpu_checks += check_layout(
             sizes,
             model.heads,
             world_size=world,
@@ -143,7 +141,7 @@ def judge(config: Config, model: Model, request: Request) -> list[Line]:
     divisors = [size for size in range(1, common + 1) if common % size == 0]
     merges = sizes.mesh_size > 1 or sizes.ring_size > 1
     kernel = config.backend
-    if layout_check.SERVED_BY.get(kernel, kernel) == "FA4":
+    if SERVED_BY.get(kernel, kernel) == "FA4":
         kernel += f" flash-attn-4 {request.flash_attn}"
     lines += [
         Line("world-size", True, f"{sizes.processes} ranks", f"{world} processes")
@@ -209,7 +207,7 @@ def _unfixed_line(sizes: Sizes, request: Request) -> Line:
 def _blocks(sizes: Sizes, rows: int) -> str:
     if rows < 1:
         return str(rows)
-    used = layout_check.ranks_with_rows(sizes, rows)
+    used = ranks_with_rows(sizes, rows)
     return f"{rows} rows on {used} of {sizes.sequence_size} ranks"
 
 
@@ -224,7 +222,7 @@ def _works(config: Config, model: Model, request: Request) -> list[Sizes] | None
         if not any(
             finding.severity == "error"
             for gpu in request.gpus or (None,)
-            for finding in layout_check.check_layout(
+            for finding in check_layout(
                 sizes,
                 model.heads,
                 backend=config.backend,
@@ -425,7 +423,7 @@ def _gpus(given: str) -> tuple[str, ...]:
     if given == "auto":
         return _seen_gpus()
     try:
-        return (f"sm{layout_check.gpu_number(given)}",)
+        return (f"sm{gpu_number(given)}",)
     except ValueError as error:
         raise Refusal(f"--gpu: {error}") from None
 

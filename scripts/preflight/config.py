@@ -11,9 +11,7 @@ from typing import Any
 
 from patchset.report import Refusal
 
-from .rules import layout_check
-
-Finding, Sizes = layout_check.Finding, layout_check.Sizes
+from .layout import RETURNS_LSE, SERVED_BY, TAKES_NO_LENGTHS, Finding, Sizes
 
 _SIZES = ("cfg_size", "tp_size", "ulysses_size", "ring_size")
 _MESH = ("attn2d_row_size", "attn2d_col_size")
@@ -26,7 +24,7 @@ PARALLEL_KEYS = (
     "parallel_vae_split_dim",
 )
 ATTENTION_KEYS = ("backend", "quant_attention_config", "sparse_attention_config")
-BACKENDS = (*layout_check.RETURNS_LSE, *layout_check.SERVED_BY, *layout_check.TAKES_NO_LENGTHS)
+BACKENDS = (*RETURNS_LSE, *SERVED_BY, *TAKES_NO_LENGTHS)
 # Far above any machine; it keeps what is computed from a number small.
 LARGEST = 1 << 20
 # Rows that the pipeline pads prompts to.
@@ -254,11 +252,11 @@ def _read_attention(block: dict, config: Config) -> None:
     for key in ("quant_attention_config", "sparse_attention_config"):
         if block.get(key) is None or backend not in BACKENDS:
             continue
-        if backend in layout_check.RETURNS_LSE:
+        if backend in RETURNS_LSE:
             _error(config, f"{key} with backend {backend}: only TRTLLM and CUTEDSL take it.")
-        elif backend in layout_check.SERVED_BY:
+        elif backend in SERVED_BY:
             _warning(
                 config,
                 f"{key}: Cosmos3's generation attention is served by "
-                f"{layout_check.SERVED_BY[backend]} instead of {backend}, and does without it.",
+                f"{SERVED_BY[backend]} instead of {backend}, and does without it.",
             )

@@ -13,9 +13,7 @@ from cosmos3_sizes import MODELS
 from patchset.report import Refusal
 
 from .config import LARGEST
-from .rules import layout_check
-
-Finding, Heads = layout_check.Finding, layout_check.Heads
+from .layout import Finding, Heads
 
 # What diffusers takes for a field that is left out.
 DEFAULTS = {

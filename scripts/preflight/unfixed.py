@@ -30,9 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-from .rules import layout_check
-
-Sizes = layout_check.Sizes
+from .layout import Sizes
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved.
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says what a parallel layout of Cosmos3 would fail on, before any weight or process group.
+"""What a parallel layout of Cosmos3 would fail on: plain arithmetic on plain values.
 
-Plain arithmetic on plain values: nothing here needs torch, so the same rules serve the model's
-constructor and a check of a configuration file on a machine without a GPU. A finding is an error
-(the model cannot be built or run), a warning (it runs, but not as one would want) or a note.
+A finding is an error (the model cannot be built or run), a warning (it runs, but not as one would
+want) or a note.
 
 Fields: P sequence-parallel size, H query heads, H_kv K/V heads, S rows of the generation sequence
 (control, video, audio and action), D head_dim.
@@ -12,11 +11,10 @@ Fields: P sequence-parallel size, H query heads, H_kv K/V heads, S rows of the g
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Iterator, Optional, Sequence
+from dataclasses import asdict, dataclass
+from typing import Iterator, Sequence
 
 # Backends with a way to be told key lengths, by the name that serves the generation attention.
 # VANILLA returns no LSE to a parallel wrapper; FA4 does.
@@ -56,13 +54,6 @@ class Sizes:
     attn2d_row_size: int = 1
     attn2d_col_size: int = 1
     ulysses_size: int = 1
-
-    @classmethod
-    def from_mapping(cls, mapping: Any) -> "Sizes":
-        """Reads the sizes off a VisualGenMapping; None means a single rank."""
-        if mapping is None:
-            return cls()
-        return cls(**{field.name: getattr(mapping, field.name) for field in fields(cls)})
 
     @property
     def processes(self) -> int:
@@ -112,7 +103,7 @@ class Heads:
         }
 
 
-def check_sizes(sizes: Sizes, world_size: Optional[int] = None) -> Iterator[Finding]:
+def check_sizes(sizes: Sizes, world_size: int | None = None) -> Iterator[Finding]:
     """Sizes that are whole numbers, their product, and axes that exclude each other."""
     wrong = [
         f"{name}={size!r}"
@@ -270,7 +261,7 @@ def check_kernel(
     gpu: str,
     head_dim: int = 128,
     grouped: bool = True,
-    flash_attn: Optional[str] = None,
+    flash_attn: str | None = None,
 ) -> Iterator[Finding]:
     """Whether the backend has a kernel for a GPU that takes key lengths.
 
@@ -381,14 +372,14 @@ def check_layout(
     sizes: Sizes,
     heads: Sequence[Heads],
     *,
-    world_size: Optional[int] = None,
-    backend: Optional[str] = None,
-    head_dim: Optional[int] = None,
-    gpu: Optional[str] = None,
-    flash_attn: Optional[str] = None,
-    video_rows: Optional[int] = None,
+    world_size: int | None = None,
+    backend: str | None = None,
+    head_dim: int | None = None,
+    gpu: str | None = None,
+    flash_attn: str | None = None,
+    video_rows: int | None = None,
     prompt_tokens: Sequence[int] = (),
-    max_sequence_length: Optional[int] = None,
+    max_sequence_length: int | None = None,
 ) -> list[Finding]:
     """Runs every check whose inputs are given.
 
@@ -427,41 +418,3 @@ def check_layout(
         found += check_prompts(prompt_tokens, max_sequence_length)
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.severity))
-
-
-def this_machine() -> dict[str, Optional[str]]:
-    """The current GPU's architecture and the version of flash-attn-4; None for what is missing."""
-    import torch
-
-    gpu = None
-    if torch.cuda.is_available():
-        gpu = "sm{}{}".format(*torch.cuda.get_device_capability())
-    try:
-        flash_attn = importlib.metadata.version("flash-attn-4")
-    except importlib.metadata.PackageNotFoundError:
-        flash_attn = None
-    return {"gpu": gpu, "flash_attn": flash_attn}
-
-
-def require_layout(sizes: Sizes, heads: Sequence[Heads], **given: Any) -> list[Finding]:
-    """Refuses a layout that cannot work, with everything that is wrong in one message.
-
-    It communicates nothing, so every rank raises alike.
-
-    Args:
-        sizes: The parallel axes.
-        heads: Head counts, of each tower where they differ.
-        **given: What check_layout takes besides.
-
-    Returns:
-        Warnings and notes.
-
-    Raises:
-        ValueError: There is an error; the message has all of them.
-    """
-    found = check_layout(sizes, heads, **given)
-    errors = [finding.message for finding in found if finding.severity == "error"]
-    if errors:
-        head = "" if len(errors) == 1 else f"{len(errors)} problems with the layout ({sizes}): "
-        raise ValueError(head + " ".join(errors))
-    return found
