@@ -21,9 +21,11 @@ parity: $(ENV) ## Run the two prompts on one rank and on several, fixed and unfi
 	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir $(TRTLLM_DIR)) $(ARGS)
 
 .PHONY: preflight
-preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or the release compute wrongly: CONFIG=file.yaml [MODEL=nano]
-	@test -n "$(CONFIG)" || { echo "make preflight CONFIG=file.yaml [MODEL=nano|super|edge|config.json]" >&2; exit 2; }
-	@$(PYTHON) -m preflight --config "$(CONFIG)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+preflight: export CONFIG := $(CONFIG)
+preflight: export MODEL := $(MODEL)
+preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or 1.3.0rc25 to rc29 compute wrongly: CONFIG=file.yaml
+	@test -n "$$CONFIG" || { echo "make preflight CONFIG=file.yaml [MODEL=nano|super|edge|config.json]" >&2; exit 2; }
+	@$(PYTHON) -m preflight --config "$$CONFIG" $${MODEL:+--model "$$MODEL"} $(ARGS)
 
 .PHONY: bench readme
 bench: $(ENV) ## Time attention, a layer and a step beside the unfixed path and a loop; ARGS="--parts attention"

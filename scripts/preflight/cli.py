@@ -16,12 +16,21 @@ from pathlib import Path
 
 from patchset.report import Refusal, Report, note
 
-from . import unfixed
+from . import features, memory, unfixed
 from .config import MAX_SEQUENCE_LENGTH, Config, read_config
-from .layout import SERVED_BY, Finding, Sizes, check_layout, gpu_number, ranks_with_rows
+from .layout import (
+    RETURNS_LSE,
+    SERVED_BY,
+    Finding,
+    Sizes,
+    check_layout,
+    gpu_number,
+    most_tokens,
+    ranks_with_rows,
+)
 from .model import Model, find_model
 
-# The release that the pinned TensorRT-LLM asks for.
+# What TensorRT-LLM asks for at the base of patches/.
 PINNED_FLASH_ATTN = "4.0.0b19"
 # Layouts named in the text; --json has all of them.
 SHOWN = 6
@@ -58,7 +67,9 @@ class Request:
         flash_attn: Version of flash-attn-4 that is judged.
         prompt_tokens: Lengths of the prompts, or empty.
         video_rows: Rows of the generation sequence, or None.
-        unfixed: Whether to judge for the unfixed release too.
+        max_sequence_length: Rows that prompts are padded to.
+        gpu_memory: Bytes of the smallest GPU, or None.
+        unfixed: Whether to judge for the unfixed releases too.
     """
 
     world_size: int | None = None
@@ -66,7 +77,14 @@ class Request:
     flash_attn: str = PINNED_FLASH_ATTN
     prompt_tokens: tuple[int, ...] = ()
     video_rows: int | None = None
+    max_sequence_length: int = MAX_SEQUENCE_LENGTH
+    gpu_memory: int | None = None
     unfixed: bool = False
+
+    @property
+    def kept_tokens(self) -> tuple[int, ...]:
+        """The prompts' lengths after the pipeline's cut."""
+        return tuple(min(x, most_tokens(self.max_sequence_length)) for x in self.prompt_tokens)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,15 +96,16 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         config = read_config(args.config)
-        if args.max_sequence_length is not None:
-            config.max_sequence_length = args.max_sequence_length
-        model = find_model(args.model, config.model)
+        model = find_model(args.model, config.values.get("model") or None)
+        gpus, seen_memory = _gpus(args.gpu)
         request = Request(
             world_size=args.world_size,
-            gpus=_gpus(args.gpu),
+            gpus=gpus,
             flash_attn=args.flash_attn or _installed() or PINNED_FLASH_ATTN,
             prompt_tokens=args.prompt_tokens or (),
             video_rows=_rows(args.video_rows, model),
+            max_sequence_length=args.max_sequence_length,
+            gpu_memory=args.gpu_memory * memory.GIB if args.gpu_memory else seen_memory,
             unfixed=args.unfixed,
         )
     except Refusal as error:
@@ -95,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     lines = judge(config, model, request)
     verdict = None
     if config.usable:
-        verdict = unfixed.judge(config.sizes, request.prompt_tokens, request.video_rows)
+        verdict = unfixed.judge(config.sizes, request.kept_tokens, request.video_rows)
     works = _works(config, model, request) if config.usable else None
     if args.json:
         print(json.dumps(_tree(args.config, config, model, request, lines, verdict, works)))
@@ -115,35 +134,57 @@ def judge(config: Config, model: Model, request: Request) -> list[Line]:
         One line for each check, in a fixed order.
     """
     found = config.findings + model.findings()
-    lines = [Line("config", config.usable, "parallel_config and attention_config", "known keys")]
+    lines = [Line("config", config.usable, f"{len(config.given)} fields", "VisualGenArgs")]
     if not config.usable:
         lines[0].findings = config.findings
         return [*lines, Line("layout", None, "not checked: the configuration is not what it says")]
-    sizes, world = config.sizes, request.world_size
     gpu_checks = []
     for gpu in request.gpus or (None,):
         gpu_checks += check_layout(
-            sizes,
+            config.sizes,
             model.heads,
-            world_size=world,
+            world_size=request.world_size,
             backend=config.backend,
             head_dim=model.head_dim,
             gpu=gpu,
             flash_attn=request.flash_attn,
             video_rows=request.video_rows,
             prompt_tokens=request.prompt_tokens,
-            max_sequence_length=config.max_sequence_length,
+            max_sequence_length=request.max_sequence_length,
         )
     found += dict.fromkeys(gpu_checks)
+    found += features.check_features(config.values, config.sizes)
+    lines += _layout_lines(config, model, request)
+    lines += [Line(x, True, features.measured(config.values, x)) for x in features.NAMES]
+    lines += _request_lines(config, model, request)
+    if request.unfixed:
+        lines.append(_unfixed_line(config.sizes, request))
+    by_name = {line.name: line for line in lines}
+    for finding in found:
+        line = by_name[finding.name]
+        line.findings.append(finding)
+        if finding.severity == "error":
+            line.ok = False
+    return lines
+
+
+def _layout_lines(config: Config, model: Model, request: Request) -> list[Line]:
+    sizes, world, kernel = config.sizes, request.world_size, config.backend
     mesh = f"{sizes.attn2d_row_size}x{sizes.attn2d_col_size}"
     counts = [count for tower in model.heads for count in (tower.query, tower.kv)]
     common = math.gcd(*counts)
     divisors = [size for size in range(1, common + 1) if common % size == 0]
     merges = sizes.mesh_size > 1 or sizes.ring_size > 1
-    kernel = config.backend
-    if SERVED_BY.get(kernel, kernel) == "FA4":
+    served = SERVED_BY.get(kernel, kernel)
+    if served == "FA4":
         kernel += f" flash-attn-4 {request.flash_attn}"
-    lines += [
+    if not request.gpus:
+        on_gpu = Line("kernel", None, "no GPU here; give --gpu sm90")
+    elif served not in RETURNS_LSE:
+        on_gpu = Line("kernel", None, f"needs FA4 or VANILLA; {served}'s are not known here")
+    else:
+        on_gpu = Line("kernel", True, f"{kernel} on {', '.join(request.gpus)}", "runs there")
+    return [
         Line("world-size", True, f"{sizes.processes} ranks", f"{world} processes")
         if world
         else Line("world-size", None, f"needs {sizes.processes} processes; give --world-size"),
@@ -154,54 +195,82 @@ def judge(config: Config, model: Model, request: Request) -> list[Line]:
             f"{'/'.join(map(str, counts))} over TP x Ulysses {sizes.head_ways}",
             f"one of {divisors}",
         ),
-        Line(
-            "backend",
-            True,
-            config.backend,
-            "takes key lengths, returns its LSE" if merges else "takes key lengths",
-        ),
+        Line("backend", True, config.backend, "returns its LSE" if merges else "any"),
         Line("head-dim", True, str(model.head_dim), "even, twice the rotary widths"),
-        Line("kernel", True, f"{kernel} on {', '.join(request.gpus)}", "takes key lengths there")
-        if request.gpus
-        else Line("kernel", None, "no GPU here; give --gpu sm90"),
-        Line("video-rows", True, _blocks(sizes, request.video_rows), "at least one row")
-        if request.video_rows is not None
+        on_gpu,
+    ]
+
+
+def _request_lines(config: Config, model: Model, request: Request) -> list[Line]:
+    rows, prompts = request.video_rows, request.prompt_tokens
+    return [
+        Line("video-rows", True, _blocks(config.sizes, rows), "at least one row")
+        if rows is not None
         else Line("video-rows", None, "give --video-rows"),
         Line(
             "prompt",
             True,
-            f"{', '.join(map(str, request.prompt_tokens))} tokens",
-            f"1 to {config.max_sequence_length}",
+            f"{', '.join(map(str, prompts))} tokens",
+            f"cut to {most_tokens(request.max_sequence_length)}",
         )
-        if request.prompt_tokens
+        if prompts
         else Line("prompt", None, "give --prompt-tokens"),
+        _memory_line(config, model, request),
     ]
-    if request.unfixed:
-        lines.append(_unfixed_line(sizes, request))
-    by_name = {line.name: line for line in lines}
-    for finding in found:
-        line = by_name[finding.name]
-        line.findings.append(finding)
-        if finding.severity == "error":
-            line.ok = False
-    kernel = by_name["kernel"]
-    if by_name["backend"].ok is False and kernel.ok:
-        # A backend that is refused has no kernel to speak of.
-        kernel.ok, kernel.measured, kernel.limit = (
-            None,
-            "needs a backend that takes key lengths",
-            "-",
-        )
-    return lines
+
+
+def _estimate(config: Config, model: Model, request: Request) -> memory.Estimate:
+    return memory.estimate(
+        model,
+        config.sizes,
+        video_rows=max(1, request.video_rows or unfixed.VIDEOS[-1]),
+        text_rows=max(request.kept_tokens, default=request.max_sequence_length),
+        weight_bytes=features.weight_bytes(config.values),
+        graphs=config.values["cuda_graph_config"]["enable"],
+        offload=config.values["cpu_offload_config"]["enable"],
+    )
+
+
+def _memory_line(config: Config, model: Model, request: Request) -> Line:
+    found, limit = _estimate(config, model, request), request.gpu_memory
+    said = f"about {memory.gib(found.total)} a rank"
+    if limit is None:
+        return Line("memory", None, f"{said}; give --gpu-memory to compare")
+    line = Line("memory", True, said, memory.gib(limit))
+    if found.weights > limit:
+        message = f"the weights alone take {memory.gib(found.weights)}; "
+        severity = "error"
+    elif found.total > limit:
+        message, severity = f"{found}; ", "warning"
+    else:
+        return line
+    message += "raise tp_size, which cuts the weights, or quantise them; Ulysses cuts activations."
+    line.ok = severity != "error"
+    line.findings.append(Finding(severity, "memory", message))
+    return line
+
+
+def _memory_words(config: Config, model: Model, request: Request) -> str:
+    assumed = []
+    if not request.video_rows:
+        assumed.append(f"{unfixed.VIDEOS[-1]} video rows")
+    if not request.prompt_tokens:
+        assumed.append(f"prompts of {request.max_sequence_length} tokens")
+    assumed = f" (assumed: {', '.join(assumed)})" if assumed else ""
+    return (
+        f"Memory of one rank, an estimate from counts{assumed}: "
+        f"{_estimate(config, model, request)}. Not counted: VAE and decoding, guardrails, sound "
+        "tokenizer, CUDA context, NCCL, pools of graphs and compilation."
+    )
 
 
 def _unfixed_line(sizes: Sizes, request: Request) -> Line:
-    verdict = unfixed.judge(sizes, request.prompt_tokens, request.video_rows)
+    verdict = unfixed.judge(sizes, request.kept_tokens, request.video_rows)
     if verdict.status == "depends":
-        return Line("unfixed-release", None, "give --prompt-tokens N,M and --video-rows")
+        return Line("unfixed-releases", None, "give --prompt-tokens N,M and --video-rows")
     leak = verdict.worst
     measured = f"{leak.share:.2%} of the softmax leaks" if leak else verdict.status
-    return Line("unfixed-release", verdict.status == "exact", measured, "exact")
+    return Line("unfixed-releases", verdict.status == "exact", measured, "exact")
 
 
 def _blocks(sizes: Sizes, rows: int) -> str:
@@ -270,7 +339,7 @@ def _print(path, config, model, request, lines, verdict, works) -> int:
         for finding in line.findings:
             note(f"  {finding.severity}: {finding.message}")
     paragraphs = []
-    failed = {line.name for line in lines if line.ok is False} - {"unfixed-release"}
+    failed = {line.name for line in lines if line.ok is False} - {"unfixed-releases"}
     if works is not None and failed & {"world-size", "mix", "heads", "backend", "kernel"}:
         world = request.world_size or sizes.processes
         shown = "; ".join(str(layout) for layout in works[:SHOWN])
@@ -284,9 +353,13 @@ def _print(path, config, model, request, lines, verdict, works) -> int:
         if failed:
             paragraphs.append("With the fix it does not run as it is: see the errors above.")
         elif verdict.status != "exact":
-            paragraphs.append(
+            fixed = (
                 "With the fix it is exact, up to the order in which floating-point sums are added."
             )
+            if features.quantised(config.values)[0]:
+                fixed = "With the fix no padding counts; quantisation changes the numbers still."
+            paragraphs.append(fixed)
+        paragraphs.append(_memory_words(config, model, request))
     print()
     for paragraph in paragraphs:
         print(textwrap.fill(paragraph, 96, break_on_hyphens=False) + "\n")
@@ -316,6 +389,7 @@ def _tree(path, config, model, request, lines, verdict, works) -> dict:
             for line in lines
         ],
         "unfixed": None,
+        "memory": None,
         "working_layouts": works and [asdict(sizes) for sizes in works],
         "passed": not any(line.ok is False for line in lines),
     }
@@ -324,8 +398,8 @@ def _tree(path, config, model, request, lines, verdict, works) -> dict:
             "backend": config.backend,
             "processes": config.sizes.processes,
             "sequence_size": config.sizes.sequence_size,
-            "max_sequence_length": config.max_sequence_length,
         }
+        tree["memory"] = asdict(_estimate(config, model, request))
     if verdict is not None:
         tree["unfixed"] = {
             "status": verdict.status,
@@ -358,7 +432,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="nano, super, edge, a config.json or its folder; default: the YAML's model, or nano",
     )
-    add("--world-size", type=_positive, metavar="N", help="processes that there are")
+    add("--world-size", type=_at_least(1), metavar="N", help="processes that there are")
     add(
         "--gpu",
         default="auto",
@@ -383,19 +457,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--max-sequence-length",
-        type=_positive,
+        type=_at_least(3),
+        default=MAX_SEQUENCE_LENGTH,
         metavar="N",
-        help=f"rows that prompts are padded to; default: the YAML's, or {MAX_SEQUENCE_LENGTH}",
+        help=f"rows that a request's prompts are padded to; default {MAX_SEQUENCE_LENGTH}",
     )
-    add("--unfixed", action="store_true", help="fail where the unfixed release computes wrongly")
+    add(
+        "--gpu-memory",
+        type=_at_least(1),
+        metavar="GIB",
+        help="memory of a GPU; default: the smallest that nvidia-smi names, with --gpu auto",
+    )
+    add(
+        "--unfixed", action="store_true", help=f"fail where {unfixed.UNFIXED} would compute wrongly"
+    )
     add("--json", action="store_true", help="print one JSON object instead of text")
     return parser
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number of at least 1")
-    return int(text)
+def _at_least(low: int):
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and int(text) >= low):
+            raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number of at least {low}")
+        return int(text)
+
+    return read
 
 
 def _tokens(text: str) -> tuple[int, ...]:
@@ -417,29 +503,33 @@ def _rows(text: str | None, model: Model) -> int | None:
     return frames * -(-height // model.patch) * -(-width // model.patch)
 
 
-def _gpus(given: str) -> tuple[str, ...]:
+def _gpus(given: str) -> tuple[tuple[str, ...], int | None]:
+    """Architectures, and the bytes of the smallest GPU or None."""
     if given == "none":
-        return ()
+        return (), None
     if given == "auto":
         return _seen_gpus()
     try:
-        return (f"sm{gpu_number(given)}",)
+        return (f"sm{gpu_number(given)}",), None
     except ValueError as error:
         raise Refusal(f"--gpu: {error}") from None
 
 
-def _seen_gpus() -> tuple[str, ...]:
-    """Architectures of this machine's GPUs, without torch; empty where there is none."""
+def _seen_gpus() -> tuple[tuple[str, ...], int | None]:
+    """What nvidia-smi says of this machine's GPUs, without torch."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return ()
-    query = [program, "--query-gpu=compute_cap", "--format=csv,noheader"]
+        return (), None
+    query = [program, "--query-gpu=compute_cap,memory.total", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
-        return ()
-    digits = (line.strip().replace(".", "") for line in found.stdout.splitlines())
-    return tuple(dict.fromkeys(f"sm{number}" for number in digits if number.isdecimal()))
+        return (), None
+    rows = [line.replace(".", "").split(",") for line in found.stdout.splitlines()]
+    numbers = [[x.strip() for x in row] for row in rows if len(row) == 2]
+    gpus = tuple(dict.fromkeys(f"sm{number}" for number, _ in numbers if number.isdecimal()))
+    sizes = [int(size) << 20 for _, size in numbers if size.isdecimal()]
+    return gpus, min(sizes, default=None)
 
 
 def _installed() -> str | None:

@@ -1,32 +1,19 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the two blocks of a VisualGen YAML that decide the layout, strictly."""
+"""Reads a VisualGen YAML against the table of its fields, strictly."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 from patchset.report import Refusal
 
-from .layout import RETURNS_LSE, SERVED_BY, TAKES_NO_LENGTHS, Finding, Sizes
+from .layout import Finding, Sizes
+from .schema import ARGS, NOT_JUDGED, Field
 
-_SIZES = ("cfg_size", "tp_size", "ulysses_size", "ring_size")
-_MESH = ("attn2d_row_size", "attn2d_col_size")
-PARALLEL_KEYS = (
-    *_SIZES,
-    "attn2d_size",
-    *_MESH,
-    "async_ulysses",
-    "parallel_vae_size",
-    "parallel_vae_split_dim",
-)
-ATTENTION_KEYS = ("backend", "quant_attention_config", "sparse_attention_config")
-BACKENDS = (*RETURNS_LSE, *SERVED_BY, *TAKES_NO_LENGTHS)
-# Far above any machine; it keeps what is computed from a number small.
-LARGEST = 1 << 20
 # Rows that the pipeline pads prompts to.
 MAX_SEQUENCE_LENGTH = 4096
 
@@ -36,24 +23,27 @@ class Config:
     """What a configuration file asks for.
 
     Attributes:
+        values: Every field, defaults filled in; a block that null turns off is None.
+        given: Top-level fields that the file names.
         sizes: The parallel axes.
-        backend: Name of the attention backend.
-        model: The file's own `model`, or None.
-        max_sequence_length: Rows that prompts are padded to.
-        findings: What is wrong with the two blocks themselves; with an error among them, sizes and
-            backend are not what the author meant.
+        findings: What VisualGen would refuse the file itself for; with an error among them, the
+            values are not what the author meant.
     """
 
+    values: dict[str, Any]
+    given: tuple[str, ...] = ()
     sizes: Sizes = Sizes()
-    backend: str = "VANILLA"
-    model: str | None = None
-    max_sequence_length: int = MAX_SEQUENCE_LENGTH
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def usable(self) -> bool:
-        """Whether sizes and backend are what the author meant."""
+        """Whether the values are what the author meant."""
         return all(finding.severity != "error" for finding in self.findings)
+
+    @property
+    def backend(self) -> str:
+        """Name of the attention backend."""
+        return self.values["attention_config"]["backend"]
 
 
 def read_config(path: Path) -> Config:
@@ -66,7 +56,7 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(tree: Any, source: str = "the configuration") -> Config:
-    """Reads a loaded YAML.
+    """Reads a loaded YAML; an empty one asks for all defaults.
 
     Args:
         tree: What the file holds.
@@ -75,20 +65,25 @@ def parse_config(tree: Any, source: str = "the configuration") -> Config:
     Raises:
         Refusal: It is not a mapping.
     """
+    tree = {} if tree is None else tree
     if not isinstance(tree, dict):
-        found = "nothing" if tree is None else f"a {type(tree).__name__}"
         raise Refusal(
-            f"{source} holds {found}; expected a mapping with parallel_config and attention_config"
+            f"{source} holds a {type(tree).__name__}; expected a mapping of VisualGenArgs' fields"
         )
-    config = Config()
-    if isinstance(tree.get("model"), str):
-        config.model = tree["model"]
-    _check_top(tree, config)
-    _read_length(tree, config)
-    parallel = _block(tree, "parallel_config", PARALLEL_KEYS, config)
-    attention = _block(tree, "attention_config", ATTENTION_KEYS, config)
-    _read_parallel(parallel, config)
-    _read_attention(attention, config)
+    problems: list[str] = []
+    values = _read(ARGS, tree, "", problems)
+    config = Config(values, tuple(key for key in tree if key in ARGS.inner))
+    config.findings = [Finding("error", "config", problem) for problem in problems]
+    if config.usable:
+        parallel = values["parallel_config"]
+        axes = {key: parallel[key] for key in ("cfg_size", "tp_size", "ring_size", "ulysses_size")}
+        rows, columns = parallel["attn2d_size"]
+        config.sizes = Sizes(**axes, attn2d_row_size=rows, attn2d_col_size=columns)
+    unjudged = [key for key in config.given if key in NOT_JUDGED]
+    if unjudged:
+        config.findings.append(
+            Finding("note", "config", f"not judged beyond their types: {', '.join(unjudged)}.")
+        )
     return config
 
 
@@ -128,135 +123,103 @@ def _load(path: Path) -> Any:
         raise Refusal(f"{path} is not YAML: {' '.join(str(error).split())}") from None
 
 
-def _error(config: Config, message: str) -> None:
-    config.findings.append(Finding("error", "config", message))
-
-
-def _warning(config: Config, message: str) -> None:
-    config.findings.append(Finding("warning", "config", message))
-
-
 def _did_you_mean(name: object, known) -> str:
     close = difflib.get_close_matches(str(name).lower(), [x.lower() for x in known], 1, 0.6)
     right = next((x for x in known if close and x.lower() == close[0]), None)
     return f"did you mean {right}?" if right else f"known: {', '.join(known)}."
 
 
-def _check_top(tree: dict, config: Config) -> None:
-    """Only what was meant to be one of the two blocks; the rest of the file is not ours."""
-    blocks = ("parallel_config", "attention_config")
-    for key in tree:
-        if key in blocks:
-            continue
-        if key in PARALLEL_KEYS or key in ("backend", "attention_backend"):
-            block = blocks[0] if key in PARALLEL_KEYS else blocks[1]
-            _error(config, f"{key} stands at the top of the file; it belongs under {block}.")
-        elif difflib.get_close_matches(str(key).lower(), blocks, 1, 0.8) or key in (
-            "parallel",
-            "attention",
-        ):
-            _error(config, f"unknown block {key}; {_did_you_mean(key, blocks)}")
+def _homes(name: object, fields: dict[str, Field] = ARGS.inner, place: str = "") -> Iterator[str]:
+    """Blocks that have a field of that name."""
+    for key, spec in fields.items():
+        if key == name and place:
+            yield place
+        if spec.kind in ("block", "union"):
+            variants = [spec.inner] if spec.kind == "block" else spec.inner.values()
+            for variant in variants:
+                yield from _homes(name, variant, f"{place}.{key}" if place else key)
 
 
-def _block(tree: dict, name: str, known: tuple[str, ...], config: Config) -> dict:
-    block = tree.get(name)
-    if block is None:
-        return {}
-    if not isinstance(block, dict):
-        _error(config, f"{name} is {block!r}; expected a mapping of {', '.join(known)}.")
-        return {}
-    for key in block:
-        if key not in known:
-            _error(config, f"unknown key {key} in {name}; {_did_you_mean(key, known)}")
-    return block
+def _unknown(name: object, known, place: str) -> str:
+    homes = [home for home in dict.fromkeys(_homes(name)) if home != place]
+    hint = f"it belongs under {' or '.join(homes)}." if homes else _did_you_mean(name, known)
+    return f"unknown key {name} {f'in {place}' if place else 'at the top of the file'}; {hint}"
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
-
-
-def _size(block: dict, key: str, config: Config) -> int:
-    value = block.get(key, 1)
-    if _whole(value):
+def _read(spec: Field, value: Any, place: str, problems: list[str]) -> Any:
+    """Checks one value, and returns it with the defaults of what it leaves out."""
+    if value is None and spec.null:
+        return None
+    if spec.kind in ("block", "union"):
+        return _read_block(spec, value, place, problems)
+    if spec.kind == "choice":
+        if value not in spec.choices:
+            problems.append(f"{place}={value!r} is unknown; {_did_you_mean(value, spec.choices)}")
         return value
-    hint = ", without quotes" if isinstance(value, str) and value.isdecimal() else ""
-    _error(config, f"{key}={value!r}; expected a whole number from 1 to {LARGEST}{hint}.")
-    return 1
+    expected = _expected(spec, value)
+    if expected:
+        problems.append(f"{place}={value!r}; expected {expected}.")
+        return spec.default
+    if spec.kind in ("list", "pair"):
+        return [_read(spec.inner, item, f"{place}[{i}]", problems) for i, item in enumerate(value)]
+    return value
 
 
-def _read_length(tree: dict, config: Config) -> None:
-    blocks = [tree, *(value for value in tree.values() if isinstance(value, dict))]
-    for block in blocks:
-        if "max_sequence_length" in block:
-            config.max_sequence_length = _size(block, "max_sequence_length", config)
-            return
-
-
-def _read_parallel(block: dict, config: Config) -> None:
-    sizes = {key: _size(block, key, config) for key in _SIZES}
-    mesh = [_size(block, key, config) for key in _MESH]
-    pair = block.get("attn2d_size")
-    if any(key in block for key in _MESH):
-        _warning(
-            config,
-            f"{', '.join(key for key in _MESH if key in block)}: the mapping's names; a release "
-            f"that reads its configuration strictly wants attn2d_size: {mesh}.",
-        )
-    if pair is not None:
-        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_whole, pair))):
-            _error(
-                config,
-                f"attn2d_size={pair!r}; expected two whole numbers of at least 1, rows and "
-                "columns, such as [2, 2].",
-            )
+def _read_block(spec: Field, value: Any, place: str, problems: list[str]) -> dict[str, Any]:
+    fields = spec.inner
+    if not isinstance(value, dict):
+        problems.append(f"{place} is {value!r}; expected a mapping of {', '.join(fields)}.")
+        return {}
+    found = {}
+    if spec.kind == "union":
+        tag = value.get(spec.tag)
+        if not isinstance(tag, str) or tag not in spec.inner:
+            problems.append(f"{place}.{spec.tag}={tag!r}; {_did_you_mean(tag, spec.inner)}")
+            return {}
+        fields, found = spec.inner[tag], {spec.tag: tag}
+    for key in value:
+        if key not in fields and key != spec.tag:
+            problems.append(_unknown(key, tuple(fields), place))
+    for key, inner in fields.items():
+        where = f"{place}.{key}" if place else key
+        if key in value:
+            found[key] = _read(inner, value[key], where, problems)
+        elif inner.kind == "block" and not inner.null:
+            found[key] = _read(inner, {}, where, problems)
+        elif inner.default is None and not inner.null:
+            problems.append(f"{where} is missing; expected {_expected(inner, None)}.")
         else:
-            for key, size, other in zip(_MESH, mesh, pair):
-                if key in block and size != other:
-                    _error(config, f"{key}={size} against attn2d_size={list(pair)}; leave one out.")
-            mesh = list(pair)
-    config.sizes = Sizes(**sizes, attn2d_row_size=mesh[0], attn2d_col_size=mesh[1])
-    if sizes["cfg_size"] > 2:
-        _error(
-            config,
-            f"cfg_size={sizes['cfg_size']}; guidance has two branches, so expected 1 or 2.",
-        )
-    vae = _size(block, "parallel_vae_size", config)
-    if vae > config.sizes.processes:
-        _error(
-            config,
-            f"parallel_vae_size={vae} is more than the layout's {config.sizes.processes} ranks; "
-            f"set it to {config.sizes.processes} or less.",
-        )
-    split = block.get("parallel_vae_split_dim", "width")
-    if split not in ("width", "height"):
-        _error(config, f"parallel_vae_split_dim={split!r}; expected 'width' or 'height'.")
-    overlap = block.get("async_ulysses", False)
-    if not isinstance(overlap, bool):
-        _error(config, f"async_ulysses={overlap!r}; expected true or false.")
-    elif overlap and sizes["ulysses_size"] == 1:
-        _error(config, "async_ulysses=true needs ulysses_size of at least 2; it is 1.")
-    elif overlap and sizes["ring_size"] > 1:
-        _error(config, "async_ulysses=true does not go with ring_size > 1; set one of them back.")
-    elif overlap:
-        _warning(config, "async_ulysses=true is made for other models; leave it out for Cosmos3.")
+            found[key] = inner.default
+    return found
 
 
-def _read_attention(block: dict, config: Config) -> None:
-    backend = block.get("backend", "VANILLA")
-    if backend in BACKENDS:
-        config.backend = backend
-    else:
-        _error(
-            config, f"attention backend {backend!r} is unknown; {_did_you_mean(backend, BACKENDS)}"
-        )
-    for key in ("quant_attention_config", "sparse_attention_config"):
-        if block.get(key) is None or backend not in BACKENDS:
-            continue
-        if backend in RETURNS_LSE:
-            _error(config, f"{key} with backend {backend}: only TRTLLM and CUTEDSL take it.")
-        elif backend in SERVED_BY:
-            _warning(
-                config,
-                f"{key}: Cosmos3's generation attention is served by "
-                f"{SERVED_BY[backend]} instead of {backend}, and does without it.",
-            )
+def _expected(spec: Field, value: Any) -> str:
+    """What a value that is no block should have been; empty where it is right."""
+    if spec.kind == "whole":
+        right = isinstance(value, int) and not isinstance(value, bool)
+        hint = ", without quotes" if isinstance(value, str) and value.isdecimal() else ""
+        return "" if right and _within(spec, value) else f"a whole number{_bounds(spec)}{hint}"
+    if spec.kind == "real":
+        right = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return "" if right and _within(spec, value) else f"a number{_bounds(spec)}"
+    if spec.kind in ("list", "text"):
+        kind, words = (str, "text") if spec.kind == "text" else ((list, tuple), "a list")
+        words += " that is not empty" if spec.low else ""
+        return "" if isinstance(value, kind) and len(value) >= (spec.low or 0) else words
+    if spec.kind == "pair":
+        right = isinstance(value, (list, tuple)) and len(value) == 2
+        return "" if right else "two whole numbers, such as [2, 2]"
+    if spec.kind == "free" and isinstance(spec.default, dict):
+        return "" if isinstance(value, dict) else "a mapping"
+    return "" if spec.kind == "free" or isinstance(value, bool) else "true or false"
+
+
+def _within(spec: Field, value: float) -> bool:
+    if spec.low is not None and (value <= spec.low if spec.above else value < spec.low):
+        return False
+    return value == value and (spec.high is None or value <= spec.high)
+
+
+def _bounds(spec: Field) -> str:
+    low = "" if spec.low is None else f" {'above' if spec.above else 'from'} {spec.low}"
+    return low if spec.high is None else f"{low} {'to' if low else 'up to'} {spec.high}"

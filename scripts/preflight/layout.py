@@ -16,17 +16,11 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Iterator, Sequence
 
-# Backends with a way to be told key lengths, by the name that serves the generation attention.
-# VANILLA returns no LSE to a parallel wrapper; FA4 does.
+# Whether a backend returns the LSE that merging partial results needs. What is not named here says
+# so itself, by support_lse(), when the model is built.
 RETURNS_LSE = {"VANILLA": False, "FA4": True}
 # TensorRT-LLM's own kernels do not serve Cosmos3's generation attention.
 SERVED_BY = {"TRTLLM": "VANILLA"}
-# Known names that are refused, with the class that would drop the lengths.
-TAKES_NO_LENGTHS = {
-    "CUTEDSL": "CuTeDSLAttention",
-    "CUDNN": "the cuDNN backend",
-    "FLASHINFER": "the FlashInfer backend",
-}
 
 
 @dataclass(frozen=True)
@@ -176,27 +170,35 @@ def check_heads(sizes: Sizes, heads: Sequence[Heads]) -> Iterator[Finding]:
 
 
 def check_backend(sizes: Sizes, backend: str) -> Iterator[Finding]:
-    """Whether the backend takes key lengths, and returns an LSE where the layout needs one."""
+    """Whether the backend returns an LSE where the layout merges partial results.
+
+    Any backend is exact without one: FA4 and VANILLA serve a batch in one launch, every other one
+    serves the samples of each length in a launch of their own.
+    """
     served = SERVED_BY.get(backend.upper(), backend.upper())
     wrapper = "Attention2D" if sizes.mesh_size > 1 else "Ring attention"
     merges = sizes.mesh_size > 1 or sizes.ring_size > 1
-    works = "FA4" if merges else "FA4 or VANILLA"
-    if served in TAKES_NO_LENGTHS:
-        yield Finding(
-            "error",
-            "backend",
-            f"attention backend {backend}: {TAKES_NO_LENGTHS[served]} takes no key lengths, so "
-            f"padded text would silently count in Cosmos3's softmax; use {works}.",
-        )
-    elif served not in RETURNS_LSE:
-        yield Finding("error", "backend", f"attention backend {backend!r} is unknown; use {works}.")
-    elif merges and not RETURNS_LSE[served]:
+    if merges and RETURNS_LSE.get(served) is False:
         alias = "" if served == backend.upper() else f", which serves {backend} here,"
         yield Finding(
             "error",
             "backend",
-            f"{wrapper} needs an attention backend that returns its LSE, and {served}{alias} does "
-            "not; choose FA4, or Ulysses instead.",
+            f"{wrapper} merges partial results and needs a backend that returns its LSE, and "
+            f"{served}{alias} does not; choose FA4, or Ulysses instead.",
+        )
+    elif merges and served not in RETURNS_LSE:
+        yield Finding(
+            "warning",
+            "backend",
+            f"{wrapper} needs a backend that returns its LSE; whether {backend} does, its "
+            "support_lse() says when the model is built. FA4 does.",
+        )
+    if served not in RETURNS_LSE:
+        yield Finding(
+            "note",
+            "backend",
+            f"attention backend {backend} takes no key lengths: one launch per distinct length of "
+            "the prompts in a batch, each exact.",
         )
 
 
@@ -351,20 +353,28 @@ def check_video(sizes: Sizes, video_rows: int) -> Iterator[Finding]:
         )
 
 
+def most_tokens(max_sequence_length: int) -> int:
+    """Tokens that the pipeline keeps of a prompt; two special ones follow them."""
+    return max_sequence_length - 2
+
+
 def check_prompts(prompt_tokens: Sequence[int], max_sequence_length: int) -> Iterator[Finding]:
-    """Prompts that are empty or longer than the text tower's rows."""
+    """Prompts without a token, and those that the pipeline cuts."""
+    most = most_tokens(max_sequence_length)
     for tokens in prompt_tokens:
-        if not 1 <= tokens <= max_sequence_length:
+        if tokens < 1:
             yield Finding(
                 "error",
                 "prompt",
-                f"a prompt of {tokens} tokens is outside [1, {max_sequence_length}], the bounds "
-                "that max_sequence_length sets; "
-                + (
-                    "an unconditional prompt still needs a token."
-                    if tokens < 1
-                    else f"shorten it or set max_sequence_length to {tokens} or more."
-                ),
+                f"a prompt of {tokens} tokens; expected at least 1: a chat template stands around "
+                "every prompt, so that an empty one has about ten. Count with the template.",
+            )
+        elif tokens > most:
+            yield Finding(
+                "warning",
+                "prompt",
+                f"a prompt of {tokens} tokens: the pipeline cuts it to max_sequence_length - 2 = "
+                f"{most}, so {most} remain and the last {tokens - most} are lost.",
             )
 
 

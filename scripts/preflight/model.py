@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cosmos3_sizes import MODELS
+from cosmos3_sizes import MODELS, VOCABULARY
 from patchset.report import Refusal
 
-from .config import LARGEST
 from .layout import Finding, Heads
+from .schema import LARGEST
 
 # What diffusers takes for a field that is left out.
 DEFAULTS = {
@@ -22,7 +22,27 @@ DEFAULTS = {
     "head_dim": 128,
     "num_hidden_layers": 36,
     "latent_patch_size": 2,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "vocab_size": VOCABULARY,
+    "patch_latent_dim": 192,
+    "num_embodiment_domains": 32,
+    "hidden_act": "silu",
+    "qk_norm_for_text": True,
+    "use_und_k_norm_for_gen": False,
+    "action_gen": False,
+    "action_dim": 0,
+    "sound_gen": False,
+    "sound_dim": 0,
 }
+# Those of them that size a matrix.
+WIDTHS = (
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "patch_latent_dim",
+    "num_embodiment_domains",
+)
 CLASS = "Cosmos3OmniTransformer"
 
 
@@ -36,6 +56,7 @@ class Model:
         head_dim: Size of a head.
         layers: Layers of each tower.
         patch: Edge of a patch in latents.
+        fields: All of DEFAULTS, as the config.json has them.
         rope_axes: Widths of the three rotary axes, or None.
     """
 
@@ -44,6 +65,7 @@ class Model:
     head_dim: int
     layers: int
     patch: int
+    fields: dict[str, Any]
     rope_axes: list[int] | None = None
 
     def findings(self) -> list[Finding]:
@@ -153,6 +175,14 @@ def parse_model(fields: Any, name: str) -> Model:
         text = [number(key, inner) for key in counts]
         if text != generation:
             heads = [Heads(*text, "text"), Heads(*generation, "generation")]
+    read = {
+        key: default if fields.get(key) is None else fields[key]
+        for key, default in DEFAULTS.items()
+    }
+    widths = WIDTHS
+    for kind in ("action", "sound"):
+        widths += (f"{kind}_dim",) if read[f"{kind}_gen"] else ()
+    read |= {key: number(key) for key in widths}
     axes = fields.get("rope_axes_dim")
     if axes is None:
         scaling = fields.get("rope_scaling")
@@ -167,5 +197,6 @@ def parse_model(fields: Any, name: str) -> Model:
         number("head_dim"),
         number("num_hidden_layers"),
         number("latent_patch_size"),
+        read,
         axes,
     )

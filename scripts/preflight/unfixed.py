@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the unfixed release computes a layout wrongly, and an estimate of how wrongly.
+"""Whether 1.3.0rc25 to rc29 compute a layout wrongly, and an estimate of how wrongly.
 
-What it does: as soon as P > 1 ranks share a sequence, the text keys of a batch are padded with
+What they do: as soon as P > 1 ranks share a sequence, the text keys of a batch are padded with
 zeros to the longest prompt, rounded up to a multiple of P, and the video's rows to a multiple of P.
 Attention then runs over all slots without lengths. With P = 1 each sample is cut to its own length,
 which is exact.
@@ -31,6 +31,11 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from .layout import Sizes
+
+# Which TensorRT-LLM has what, in words for messages.
+UNFIXED = "1.3.0rc25 to rc29"
+EXACT = "main since 2026-10-02 (1.4.0rc1)"
+STATIC_FP8 = "static FP8 runs with main since 2026-10-03 (#17476)"
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def _up(number: int, size: int) -> int:
 def leaks(
     sizes: Sizes, prompts: Sequence[int], video_rows: int, assumed: str = ""
 ) -> tuple[Leak, ...]:
-    """Padded slots of each sample of a batch in the unfixed release.
+    """Padded slots of each sample of a batch in the unfixed releases.
 
     Args:
         sizes: The parallel axes; with cfg_size 2 each half of the batch is one of its own.
@@ -155,7 +160,7 @@ def leaks(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the unfixed release does with a configuration.
+    """What the unfixed releases do with a configuration.
 
     Attributes:
         status: "exact", "wrong", "depends" (on what was not given) or "refused".
@@ -177,12 +182,14 @@ class Verdict:
     def words(self) -> list[str]:
         """The verdict in plain words, one paragraph each."""
         said = {
-            "exact": "The unfixed release computes this configuration exactly.",
-            "wrong": "The unfixed release computes this configuration WRONGLY.",
-            "depends": "The unfixed release computes most requests of this configuration WRONGLY.",
-            "refused": "The unfixed release refuses this configuration.",
+            "exact": "compute this configuration exactly",
+            "wrong": "compute this configuration WRONGLY",
+            "depends": "compute most requests of this configuration WRONGLY",
+            "refused": "refuse this configuration",
         }[self.status]
-        lines = [f"{said} {self.why}"]
+        lines = [f"TensorRT-LLM {UNFIXED} {said}. {self.why}"]
+        if self.status in ("wrong", "depends"):
+            lines[0] += f" {EXACT[0].upper()}{EXACT[1:]} is exact, by a loop over the samples."
         for leak in self.leaks:
             if not leak.slots:
                 continue
@@ -208,7 +215,7 @@ class Verdict:
 
 
 def judge(sizes: Sizes, prompts: Sequence[int] = (), video_rows: int | None = None) -> Verdict:
-    """Says what the unfixed release does with a configuration.
+    """Says what the unfixed releases do with a configuration.
 
     Args:
         sizes: The parallel axes.
@@ -218,7 +225,7 @@ def judge(sizes: Sizes, prompts: Sequence[int] = (), video_rows: int | None = No
     """
     ways = sizes.sequence_size
     if sizes.ring_size > 1:
-        return Verdict("refused", "It raises NotImplementedError for a ring.")
+        return Verdict("refused", "They raise NotImplementedError for a ring.")
     if ways == 1:
         return Verdict(
             "exact",

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from preflight import cli
 from preflight.config import parse_config, read_config
 from preflight.layout import Heads, Sizes
 from preflight.model import find_model, parse_model
+from preflight.schema import ARGS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -67,8 +69,18 @@ LINES = ("PASS", "FAIL", "SKIP")
 REQUEST = ("--prompt-tokens", "30,700", "--video-rows", "24,60,104")
 
 GOOD = {
-    "empty-blocks": ("parallel_config:\nattention_config:\n", "--world-size", "1"),
+    "empty": ("", "--world-size", "1"),
+    "comment": ("# nothing\n",),
+    "empty-blocks": ("parallel_config: {}\nattention_config: {}\n", "--world-size", "1"),
     "no-blocks": ("revision: main\n", "--world-size", "1"),
+    "null-where-valid": ("quant_config:\ncache_config:\nrevision:\nruntime_lora_config:\n",),
+    "cutedsl": (yaml_of("ulysses_size: 2", "CUTEDSL"), "--gpu", "sm100"),
+    "cudnn-ring": (yaml_of("ring_size: 2", "CUDNN"), "--gpu", "sm90"),
+    "async": (yaml_of("ulysses_size: 4, async_ulysses: true"),),
+    "dynamic-fp8": ("quant_config: {quant_algo: FP8, dynamic: true}\n" + yaml_of("tp_size: 2"),),
+    "static-fp8-alone": ("revision: fp8\n", "--world-size", "1"),
+    "graphs": ("cuda_graph_config: {enable: true}\n" + yaml_of("ulysses_size: 2", "FA4"),),
+    "offload": ("cpu_offload_config: {enable: true, stages: [reasoner, [generator, vae]]}",),
     "ulysses2": (yaml_of("ulysses_size: 2"), "--world-size", "2"),
     "ulysses8-fa4": (yaml_of("ulysses_size: 8", "FA4"), "--gpu", "sm90", "--world-size", "8"),
     "trtllm": (yaml_of("ulysses_size: 2", "TRTLLM"), "--gpu", "sm90"),
@@ -86,8 +98,12 @@ GOOD = {
         *("--gpu", "sm80", "--flash-attn", "4.0.0b29"),
     ),
     "long-prompt": (
-        "max_sequence_length: 8192\n" + yaml_of("ulysses_size: 2"),
-        *("--prompt-tokens", "1,8192"),
+        yaml_of("ulysses_size: 2"),
+        *("--prompt-tokens", "1,8190", "--max-sequence-length", "8192"),
+    ),
+    "prompts-cut": (
+        yaml_of("ulysses_size: 2"),
+        *("--prompt-tokens", "5000,30", "--video-rows", "24,60,104"),
     ),
     "one-row": (yaml_of("ulysses_size: 2"), "--video-rows", "1"),
 }
@@ -134,16 +150,6 @@ BAD = {
         "backend",
         ("Ring attention", "VANILLA, which serves TRTLLM here, does not", "choose FA4"),
     ),
-    "cutedsl": (
-        (yaml_of("ulysses_size: 2", "CUTEDSL"),),
-        "backend",
-        ("CUTEDSL", "takes no key lengths", "use FA4 or VANILLA"),
-    ),
-    "cutedsl-ring": (
-        (yaml_of("ring_size: 2", "CUTEDSL"),),
-        "backend",
-        ("takes no key lengths", "use FA4."),
-    ),
     "sm120-at-the-pin": (
         (yaml_of("ulysses_size: 2", "FA4"), "--gpu", "sm120", "--flash-attn", "4.0.0b19"),
         "kernel",
@@ -153,21 +159,6 @@ BAD = {
         (yaml_of("ulysses_size: 2", "FA4"), "--gpu", "80", "--flash-attn", "4.0.0b19"),
         "kernel",
         ("grouped-query", "does not compile", "use VANILLA"),
-    ),
-    "prompt-too-long": (
-        (yaml_of("ulysses_size: 2"), "--prompt-tokens", "30,5000"),
-        "prompt",
-        ("5000 tokens", "[1, 4096]", "shorten it or set max_sequence_length to 5000"),
-    ),
-    "prompt-over-option": (
-        (yaml_of(), "--prompt-tokens", "300", "--max-sequence-length", "256"),
-        "prompt",
-        ("300 tokens", "[1, 256]"),
-    ),
-    "empty-prompt": (
-        (yaml_of("ulysses_size: 2"), "--prompt-tokens", "0,700"),
-        "prompt",
-        ("0 tokens", "[1, 4096]", "still needs a token"),
     ),
     "no-video": (
         (yaml_of("ulysses_size: 2"), "--video-rows", "0"),
@@ -181,89 +172,200 @@ BAD = {
     ),
     "unfixed": (
         (yaml_of("ulysses_size: 2"), "--unfixed", *REQUEST),
-        "unfixed-release",
+        "unfixed-releases",
         ("WRONGLY", "1.76%", "no bound"),
     ),
-    "unknown-key": (
-        (yaml_of("ulyses_size: 2"),),
-        "config",
-        ("unknown key ulyses_size in parallel_config", "did you mean ulysses_size?"),
+    "empty-prompt": (
+        (yaml_of("ulysses_size: 2"), "--prompt-tokens", "0,700"),
+        "prompt",
+        ("0 tokens", "at least 1", "a chat template", "Count with the template"),
     ),
-    "unknown-key-far": (
-        (yaml_of("pipeline: 2"),),
-        "config",
-        ("unknown key pipeline", "known: cfg_size, tp_size"),
+    "static-fp8-revision": (
+        ("revision: fp8\n" + yaml_of("ulysses_size: 2"),),
+        "quantisation",
+        ("revision=fp8", "on 2 ranks; expected one", "#17476", "bfloat16, or use one rank"),
     ),
-    "old-key": ((yaml_of("dit_ulysses_size: 2"),), "config", ("did you mean ulysses_size?",)),
-    "unknown-attention-key": (
-        ("attention_config: {backnd: FA4}",),
-        "config",
-        ("unknown key backnd in attention_config", "did you mean backend?"),
+    "static-fp8-flag": (
+        ("quant_config: {quant_algo: FP8, dynamic: false}\n" + yaml_of("cfg_size: 2"),),
+        "quantisation",
+        ("quant_algo=FP8 is static", "one GPU only"),
     ),
-    "unknown-block": (
-        ("paralel_config: {ulysses_size: 2}",),
-        "config",
-        ("unknown block paralel_config", "did you mean parallel_config?"),
+    "static-fp8-groups": (
+        (
+            "quant_config: {quant_algo: FP8, config_groups: {all: {weights: {dynamic: false}}}}\n"
+            + yaml_of("tp_size: 2"),
+        ),
+        "quantisation",
+        ("static FP8 on 2 ranks",),
     ),
-    "short-block": (
-        ("parallel: {ulysses_size: 2}",),
-        "config",
-        ("unknown block parallel", "parallel_config"),
+    "teacache": (
+        ("cache_config: {cache_backend: teacache}",),
+        "step-cache",
+        ("cache_backend=teacache", "no TeaCache coefficients", "leave cache_config out"),
     ),
-    "key-at-the-top": (
-        ("ulysses_size: 2",),
-        "config",
-        ("ulysses_size stands at the top", "belongs under parallel_config"),
+    "cache-dit": (
+        ("cache_config: {cache_backend: cache_dit}",),
+        "step-cache",
+        ("no Cache-DiT enabler", "leave cache_config out"),
     ),
-    "backend-at-the-top": (("backend: FA4",), "config", ("belongs under attention_config",)),
-    "block-of-another-kind": (
-        ("parallel_config: 2",),
-        "config",
-        ("parallel_config is 2", "expected a mapping"),
+    "graphs-with-offloading": (
+        ("cuda_graph_config: {enable: true}\ncpu_offload_config: {enable: true}",),
+        "cuda-graphs",
+        ("exclude each other", "set one of them to false"),
     ),
-    "size-zero": ((yaml_of("tp_size: 0"),), "config", ("tp_size=0", "from 1 to")),
-    "size-negative": ((yaml_of("ring_size: -2"),), "config", ("ring_size=-2", "from 1 to")),
-    "size-fraction": ((yaml_of("ulysses_size: 2.0"),), "config", ("2.0", "whole number")),
-    "size-quoted": ((yaml_of("ulysses_size: '2'"),), "config", ("'2'", "without quotes")),
-    "size-bool": ((yaml_of("cfg_size: true"),), "config", ("cfg_size=True", "whole number")),
-    "size-null": ((yaml_of("cfg_size:"),), "config", ("cfg_size=None", "whole number")),
-    "size-huge": ((yaml_of(f"tp_size: {10**40}"),), "config", ("from 1 to 1048576",)),
-    "cfg-three": ((yaml_of("cfg_size: 3"),), "config", ("cfg_size=3", "expected 1 or 2")),
-    "attn2d-number": ((yaml_of("attn2d_size: 4"),), "config", ("attn2d_size=4", "[2, 2]")),
-    "attn2d-three": ((yaml_of("attn2d_size: [1, 2, 3]"),), "config", ("two whole numbers",)),
-    "attn2d-zero": ((yaml_of("attn2d_size: [0, 2]"),), "config", ("two whole numbers",)),
-    "attn2d-twice": (
-        (yaml_of("attn2d_size: [2, 2], attn2d_row_size: 4", "FA4"),),
-        "config",
-        ("attn2d_row_size=4 against attn2d_size=[2, 2]", "leave one out"),
+    "stage-unknown": (
+        ("cpu_offload_config: {enable: true, stages: [reasoner, [transformer]]}",),
+        "offloading",
+        ("stages has 'transformer'", "reasoner, generator"),
     ),
-    "backend-lower-case": ((yaml_of("", "fa4"),), "config", ("'fa4'", "did you mean FA4?")),
-    "backend-unknown": ((yaml_of("", "XFORMERS"),), "config", ("'XFORMERS'", "known: VANILLA")),
-    "backend-null": (("attention_config: {backend: }",), "config", ("None", "known: ")),
-    "backend-list": (("attention_config: {backend: [FA4]}",), "config", ("is unknown",)),
-    "async-alone": ((yaml_of("async_ulysses: true"),), "config", ("ulysses_size of at least 2",)),
-    "async-ring": (
-        (yaml_of("async_ulysses: true, ulysses_size: 2, ring_size: 2", "FA4"),),
-        "config",
-        ("does not go with ring_size",),
-    ),
-    "async-number": ((yaml_of("async_ulysses: 1"),), "config", ("expected true or false",)),
     "vae": (
         (yaml_of("parallel_vae_size: 4, ulysses_size: 2"),),
-        "config",
+        "parallel-vae",
         ("parallel_vae_size=4", "2 ranks", "set it to 2 or less"),
     ),
-    "vae-dim": (
-        (yaml_of("parallel_vae_split_dim: depth"),),
-        "config",
-        ("'depth'", "'width' or 'height'"),
+    "async-alone": (
+        (yaml_of("async_ulysses: true"),),
+        "async-ulysses",
+        ("ulysses_size of at least 2",),
     ),
-    "quantised": (
+    "async-ring": (
+        (yaml_of("async_ulysses: true, ulysses_size: 2, ring_size: 2", "FA4"),),
+        "async-ulysses",
+        ("does not go with ring_size",),
+    ),
+    "quantised-attention": (
         ("attention_config: {backend: FA4, quant_attention_config: {qk_dtype: int8}}",),
-        "config",
+        "backend",
         ("quant_attention_config with backend FA4", "TRTLLM and CUTEDSL"),
     ),
-    "max-length": (("max_sequence_length: none",), "config", ("'none'", "whole number")),
+    "quantised-attention-recipe": (
+        ("attention_config: {backend: CUTEDSL, quant_attention_config: {qk_dtype: int8}}",),
+        "backend",
+        ("('int8', 'fp8', (0, 0, 0)) with backend CUTEDSL", "expected one of ('bf16', 'fp8'"),
+    ),
+    "sparse-backend": (
+        ("attention_config: {sparse_attention_config: {algorithm: skip_softmax}}",),
+        "backend",
+        ("sparse_attention_config with backend VANILLA", "only TRTLLM and CUTEDSL"),
+    ),
+    "vsa": (
+        ("attention_config: {backend: CUTEDSL, sparse_attention_config: {algorithm: vsa}}",),
+        "backend",
+        ("no Cosmos3 checkpoint has its gates",),
+    ),
+    "memory": (
+        (yaml_of("ulysses_size: 4"), "--model", "super", "--gpu-memory", "80"),
+        "memory",
+        ("the weights alone take", "raise tp_size"),
+    ),
+}
+
+# YAML; what the config line says.
+REFUSED = {
+    "unknown-block": ("compilation_confg: {}", "did you mean compilation_config?"),
+    "short-block": ("parallel: {ulysses_size: 2}", "did you mean parallel_config?"),
+    "unknown-key": (yaml_of("ulyses_size: 2"), "ulyses_size in parallel_config; did you mean uly"),
+    "unknown-key-far": (yaml_of("pipeline: 2"), "known: parallel_vae_size, parallel_vae_split"),
+    "old-key": (yaml_of("dit_ulysses_size: 2"), "did you mean ulysses_size?"),
+    "mapping-key": (yaml_of("attn2d_row_size: 2"), "did you mean attn2d_size?"),
+    "no-field": ("max_sequence_length: 4096", "unknown key max_sequence_length at the top"),
+    "key-at-the-top": ("ulysses_size: 2", "it belongs under parallel_config."),
+    "backend-at-the-top": ("backend: FA4", "it belongs under attention_config."),
+    "several-homes": (
+        "enable: true",
+        "torch_compile_config or cuda_graph_config or cpu_offload_config",
+    ),
+    "key-deep": (
+        "attention_config: {backend: TRTLLM, quant_attention_config: {qk_type: fp8}}",
+        "qk_type in attention_config.quant_attention_config; did you mean qk_dtype?",
+    ),
+    "key-of-a-variant": (
+        "cache_config: {cache_backend: teacache, teacache_treshold: 1}",
+        "teacache_treshold in cache_config; did you mean teacache_thresh?",
+    ),
+    "key-of-quantisation": ("quant_config: {quant_alg: FP8}", "did you mean quant_algo?"),
+    "variant-unknown": (
+        "cache_config: {cache_backend: tea}",
+        "='tea'; known: teacache, cache_dit",
+    ),
+    "variant-missing": ("cache_config: {teacache_thresh: 0.1}", "cache_config.cache_backend=None"),
+    "block-number": ("parallel_config: 2", "parallel_config is 2; expected a mapping"),
+    "block-null": ("parallel_config:", "parallel_config is None; expected a mapping"),
+    "size-zero": (yaml_of("tp_size: 0"), "parallel_config.tp_size=0; expected a whole number from"),
+    "size-negative": (yaml_of("ring_size: -2"), "ring_size=-2; expected a whole number from 1"),
+    "size-fraction": (yaml_of("ulysses_size: 2.0"), "ulysses_size=2.0; expected a whole number"),
+    "size-quoted": (yaml_of("ulysses_size: '2'"), "without quotes"),
+    "size-bool": (yaml_of("cfg_size: true"), "cfg_size=True; expected a whole number"),
+    "size-null": (yaml_of("cfg_size:"), "cfg_size=None; expected a whole number"),
+    "size-huge": (yaml_of(f"tp_size: {10**40}"), "from 1 to 1048576"),
+    "cfg-three": (yaml_of("cfg_size: 3"), "cfg_size=3; expected a whole number from 1 to 2"),
+    "attn2d-number": (yaml_of("attn2d_size: 4"), "attn2d_size=4; expected two whole numbers"),
+    "attn2d-three": (yaml_of("attn2d_size: [1, 2, 3]"), "such as [2, 2]"),
+    "attn2d-zero": (yaml_of("attn2d_size: [0, 2]"), "attn2d_size[0]=0; expected a whole number"),
+    "backend-lower-case": (yaml_of("", "fa4"), "'fa4' is unknown; did you mean FA4?"),
+    "backend-unknown": (yaml_of("", "XFORMERS"), "'XFORMERS' is unknown; known: VAN"),
+    "backend-null": ("attention_config: {backend: }", "backend=None is unknown"),
+    "backend-list": ("attention_config: {backend: [FA4]}", "backend=['FA4']"),
+    "flag-number": (yaml_of("async_ulysses: 1"), "async_ulysses=1; expected true or false"),
+    "vae-dim": (yaml_of("parallel_vae_split_dim: front"), "'front' is unknown; known:"),
+    "number": ("cache_config: {cache_backend: teacache, teacache_thresh: 0}", "number above 0."),
+    "number-nan": (
+        "cache_config: {cache_backend: teacache, teacache_thresh: .nan}",
+        "expected a number above 0.",
+    ),
+    "algorithm": ("quant_config: {quant_algo: fp8}", "did you mean FP8?"),
+    "list-item": ("compilation_config: {resolutions: [[480, x]]}", "resolutions[0][1]='x'"),
+    "lora-without-path": ("runtime_lora_config: {scale: 1}", "path is missing; expected text that"),
+    "lora-path-empty": (
+        "runtime_lora_config: {path: ''}",
+        "path=''; expected text that",
+    ),
+    "coefficients-none": (
+        "cache_config: {cache_backend: teacache, coefficients: []}",
+        "coefficients=[]; expected a list that is not empty.",
+    ),
+    "list": ("compilation_config: {num_frames: 81}", "num_frames=81; expected a list."),
+    "text": ("revision: 3", "revision=3; expected text."),
+    "mapping": ("pipeline_config: [1]", "pipeline_config=[1]; expected a mapping."),
+}
+
+# What the official files for Cosmos3 hold, by their names upstream; model, and checks that fail.
+OFFICIAL = {
+    "cosmos3-nano-1gpu": (yaml_of("cfg_size: 1, ulysses_size: 1", "VANILLA"), "nano", 1),
+    "cosmos3-t2i-1gpu": (
+        yaml_of("cfg_size: 1, ulysses_size: 1", "VANILLA")
+        + "compilation_config: {resolutions: [[1024, 1024]], num_frames: [1]}",
+        "super",
+        1,
+    ),
+    "cosmos3-fp8-1gpu": (
+        "revision: fp8\n" + yaml_of("cfg_size: 1, ulysses_size: 1", "VANILLA"),
+        "super",
+        1,
+    ),
+    "cosmos3-super-4gpu": (
+        yaml_of("cfg_size: 2, ulysses_size: 2, parallel_vae_size: 4", "VANILLA"),
+        "super",
+        4,
+    ),
+    "cosmos3-super-4gpu-hopper": (
+        yaml_of("cfg_size: 1, tp_size: 2, ulysses_size: 2, parallel_vae_size: 4", "VANILLA"),
+        "super",
+        4,
+    ),
+    "cosmos3-super-8gpu": (
+        yaml_of(
+            "cfg_size: 2, ulysses_size: 4, async_ulysses: true, parallel_vae_size: 8", "VANILLA"
+        ),
+        "super",
+        8,
+    ),
+    "cosmos3_t2v_bf16_gb200_nvl72": (
+        yaml_of("cfg_size: 2, ulysses_size: 4, attn2d_size: [3, 3], parallel_vae_size: 8", "FA4")
+        + "compilation_config: {resolutions: [[720, 1280]], num_frames: [189]}",
+        "super",
+        72,
+    ),
 }
 
 
@@ -285,17 +387,115 @@ def test_bad_configuration_fails_with_value_and_remedy(preflight, name):
     said = " ".join(result.said.split())
     for part in parts:
         assert part in said
-    if line == "config":
-        # What the author meant is not known, so nothing else is judged.
-        assert result.lines == {"config": "FAIL", "layout": "SKIP"}
-        assert "unfixed" not in result.out
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_file_that_visualgen_would_refuse_fails_with_a_remedy(preflight, name):
+    text, part = REFUSED[name]
+    result = preflight(text)
+    assert result.status == 1 and part in " ".join(result.err.split())
+    # What the author meant is not known, so nothing else is judged.
+    assert result.lines == {"config": "FAIL", "layout": "SKIP"}
+    assert "1.3.0rc25" not in result.out
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_official_file_is_judged_as_written(preflight, name):
+    text, model, ranks = OFFICIAL[name]
+    request = ("--prompt-tokens", "30,701", "--video-rows", "24,60,104", "--gpu", "sm100")
+    result = preflight(text, "--model", model, "--world-size", str(ranks), *request)
+    assert result.status == 0, result.said
+    assert f"{ranks} ranks {ranks} processes" in result.out
+    wrong = ranks > 1
+    assert ("WRONGLY" in result.out) == wrong and (
+        "With the fix it is exact" in result.out
+    ) == wrong
+
+
+@pytest.mark.parametrize("algorithm", ["FP8", "FP8_BLOCK_SCALES", "NVFP4"])
+@pytest.mark.parametrize("axis", ["tp_size", "ulysses_size"])
+def test_quantised_on_load_is_never_called_exact(preflight, algorithm, axis):
+    """Scales of whole tensors depend on the rows of a rank, those of blocks do not."""
+    result = preflight(f"quant_config: {{quant_algo: {algorithm}}}\n" + yaml_of(f"{axis}: 2"))
+    assert result.status == 0 and result.lines["quantisation"] == "PASS"
+    assert "quantises on load" in result.err and "it is exact" not in result.out
+    by_rows = axis == "ulysses_size" and algorithm != "FP8_BLOCK_SCALES"
+    assert ("2 ranks do not give the numbers of one" in result.err) == by_rows
+
+
+def test_fields_that_nobody_looked_at_are_named(preflight):
+    text = "enable_layerwise_nvtx_marker: true\npipeline_config: {a: 1}\n"
+    result = preflight(text + "compilation_config: {skip_warmup: true}\n")
+    assert result.status == 0
+    for name in ("enable_layerwise_nvtx_marker", "pipeline_config", "compilation_config"):
+        assert name in result.err.partition("not judged beyond their types: ")[2]
+    assert "not judged" not in preflight(yaml_of("tp_size: 2")).err
+
+
+def _leaves(spec, place=()):
+    if spec.kind not in ("block", "union"):
+        return [(place, spec)]
+    variants = {"": spec.inner} if spec.kind == "block" else spec.inner
+    return [
+        leaf
+        for tag, fields in variants.items()
+        for key, inner in fields.items()
+        for leaf in _leaves(inner, (*place, (spec.tag, tag), key))
+    ]
+
+
+@pytest.mark.parametrize(
+    "place, spec", _leaves(ARGS), ids=lambda x: x[-1] if isinstance(x, tuple) else ""
+)
+def test_every_field_takes_its_default_and_refuses_another_kind(place, spec):
+    """And its name with a letter more is unknown, at every depth."""
+
+    last = place[-1]
+
+    def parse(key, value):
+        # The last name with its value, then the blocks around it from the inside out.
+        found = {key: value}
+        for step in reversed(place[:-1]):
+            found = found | {step[0]: step[1]} if isinstance(step, tuple) and step[0] else found
+            if step == "runtime_lora_config":
+                # It cannot do without.
+                found = {"path": "adapter"} | found
+            found = {step: found} if isinstance(step, str) else found
+        return [x.message for x in parse_config(found).findings if x.severity == "error"]
+
+    required = spec.default is None and not spec.null
+    assert bool(parse(last, spec.default)) == required
+    assert parse(last, object())
+    (message,) = parse(last + "x", spec.default)
+    assert f"did you mean {last}?" in message
+
+
+def test_prompts_are_judged_as_cut(preflight):
+    cut = preflight(yaml_of("ulysses_size: 2"), "--prompt-tokens", "5000,30", "--json")
+    tree = json.loads(cut.out)
+    assert tree["passed"] and tree["unfixed"]["estimates"][0]["text_slots"] == 4094 - 30
+
+
+def test_memory_is_compared_where_its_size_is_known(preflight):
+    asked = (yaml_of("tp_size: 4"), "--model", "super", *REQUEST)
+    unknown = preflight(*asked)
+    assert unknown.lines["memory"] == "SKIP" and "give --gpu-memory" in unknown.out
+    assert "Memory of one rank, an estimate" in unknown.out and "Not counted: VAE" in unknown.out
+    tree = json.loads(preflight(*asked, "--json").out)["memory"]
+    fits = -(-sum(tree.values()) // 2**30)
+    assert preflight(*asked, "--gpu-memory", str(fits)).lines["memory"] == "PASS"
+    weights = -(-tree["weights"] // 2**30)
+    assert weights < fits - 1
+    tight = preflight(*asked, "--gpu-memory", str(weights))
+    assert tight.status == 0 and "warning: weights" in tight.err
+    assert preflight(*asked, "--gpu-memory", str(weights - 1)).status == 1
 
 
 def test_everything_wrong_is_said_at_once(preflight):
     text = yaml_of("ulysses_size: 16, ring_size: 2, attn2d_size: [2, 1]", "VANILLA")
-    result = preflight(text, "--world-size", "8", "--prompt-tokens", "9999", "--gpu", "sm90")
+    result = preflight(text, "--world-size", "8", "--gpu", "sm90")
     failed = {name for name, status in result.lines.items() if status == "FAIL"}
-    assert failed == {"world-size", "mix", "heads", "backend", "prompt"}
+    assert failed == {"world-size", "mix", "heads", "backend"}
     said = " ".join(result.out.split())
     assert "Layouts of 8 processes that work with VANILLA: ulysses_size=8; tp_size=8;" in said
     assert "With the fix it does not run as it is" in said
@@ -304,21 +504,19 @@ def test_everything_wrong_is_said_at_once(preflight):
 def test_skips_say_what_is_missing(preflight):
     result = preflight(yaml_of("ulysses_size: 2"))
     assert {x for x, status in result.lines.items() if status == "SKIP"} == {
-        *("world-size", "kernel", "video-rows", "prompt")
+        *("world-size", "kernel", "video-rows", "prompt", "memory")
     }
-    for option in ("--world-size", "--gpu", "--video-rows", "--prompt-tokens"):
+    for option in ("--world-size", "--gpu", "--video-rows", "--prompt-tokens", "--gpu-memory"):
         assert re.search(rf"^SKIP .*give {option}", result.out, re.M)
-    assert "5 passed, 0 failed, 4 skipped" in result.out
+    assert "12 passed, 0 failed, 5 skipped" in result.out
 
 
 def test_warnings_pass_and_are_said(preflight):
     result = preflight(
-        yaml_of("attn2d_row_size: 2, attn2d_col_size: 2", "FA4"),
-        *("--video-rows", "3", "--gpu", "sm86"),
+        yaml_of("attn2d_size: [2, 2]", "CUDNN"), *("--video-rows", "3", "--prompt-tokens", "9999")
     )
-    assert result.status == 0
-    assert result.err.count("warning:") == 3
-    for part in ("wants attn2d_size: [2, 2]", "1 of 4 ranks", "nobody has tried"):
+    assert result.status == 0 and result.err.count("warning:") == 4
+    for part in ("other revisions", "support_lse()", "1 of 4 ranks", "the last 5905 are lost"):
         assert part in result.err
 
 
@@ -327,15 +525,15 @@ def test_unfixed_verdict_fails_only_where_it_is_asked_for(preflight, status, opt
     result = preflight(yaml_of("ulysses_size: 2", "FA4"), *REQUEST, *options)
     assert result.status == status
     said = " ".join(result.out.split())
-    assert "computes this configuration WRONGLY" in said
+    assert "compute this configuration WRONGLY" in said
     assert "With the fix it is exact" in said
 
 
 def test_unfixed_verdict_is_skipped_where_it_depends(preflight):
     result = preflight(yaml_of("ulysses_size: 2"), "--unfixed")
-    assert result.status == 0 and result.lines["unfixed-release"] == "SKIP"
+    assert result.status == 0 and result.lines["unfixed-releases"] == "SKIP"
     result = preflight(yaml_of("cfg_size: 2"), "--unfixed")
-    assert result.status == 0 and result.lines["unfixed-release"] == "PASS"
+    assert result.status == 0 and result.lines["unfixed-releases"] == "PASS"
 
 
 def test_latents_and_rows_are_the_same(preflight):
@@ -374,7 +572,6 @@ def test_json_of_a_configuration_that_is_not_understood(preflight):
 
 UNREADABLE = {
     "missing": (None, (), ("cannot read", "No such file")),
-    "empty": ("", (), ("holds nothing", "expected a mapping")),
     "list": ("- 1\n", (), ("holds a list",)),
     "no-yaml": ("parallel_config: {ulysses_size: 2", (), ("is not YAML",)),
     "key-twice": (
@@ -413,7 +610,8 @@ def test_usage_exits_with_two_and_prints_no_result(preflight, name):
         ("--world-size", "two"),
         ("--prompt-tokens", "3,x"),
         ("--prompt-tokens", ""),
-        ("--max-sequence-length", "-1"),
+        ("--max-sequence-length", "2"),
+        ("--gpu-memory", "0"),
         ("--no-such-option",),
     ],
 )
@@ -453,6 +651,32 @@ def test_command_runs_without_torch(tmp_path):
     result = _run(MAIN, "--config", str(file), "--world-size", "2", blocked=heavy)
     assert result.returncode == 0, result.stderr
     assert "PASS heads 32/8" in result.stdout
+
+
+def test_command_takes_less_than_half_a_second(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml_of("ulysses_size: 2", "FA4"))
+    took = []
+    for _ in range(5):
+        start = time.monotonic()
+        assert _run(MAIN, "--config", str(file), "--gpu", "sm90").returncode == 0
+        took.append(time.monotonic() - start)
+    assert min(took) < 0.5
+
+
+def test_make_takes_names_with_spaces_and_quotes(tmp_path):
+    folder = tmp_path / "it's a checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MODELS["edge"]))
+    file = tmp_path / 'two  "words".yaml'
+    file.write_text(yaml_of("ulysses_size: 2"))
+    command = ["make", "-C", str(ROOT), "preflight", f"PYTHON={sys.executable}"]
+    options = [f"CONFIG={file}", f"MODEL={folder}", "ARGS=--gpu none"]
+    result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert f"config  {file}\n" in result.stdout and "config.json: 16 query" in result.stdout
+    result = subprocess.run([*command], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "make preflight CONFIG=file.yaml" in result.stderr
 
 
 def test_missing_pyyaml_says_what_to_install(tmp_path):
@@ -527,10 +751,3 @@ def test_model_folder_without_config_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(Refusal, match="is not JSON"):
         find_model(str(tmp_path), None)
-
-
-def test_unknown_keys_elsewhere_are_left_alone():
-    config = parse_config(
-        {"model": "m", "pipeline_config": {"max_sequence_length": 512, "what": 1}, "x": [1]}
-    )
-    assert config.usable and config.max_sequence_length == 512 and config.model == "m"

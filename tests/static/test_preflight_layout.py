@@ -71,11 +71,12 @@ def layout_fits(sizes: Sizes, towers, world_size: int, backend: str) -> bool:
     ranks = list(itertools.product(*(range(size) for size in asdict(sizes).values())))
     mesh = sizes.attn2d_row_size > 1 or sizes.attn2d_col_size > 1
     ring = sizes.ring_size > 1
-    kernel = {"TRTLLM": "VANILLA"}.get(backend, backend)
+    # Any backend serves a batch; these two return no LSE to merge by.
+    lacks_lse = backend in ("VANILLA", "TRTLLM")
     return (
         len(ranks) == world_size
         and not (mesh and ring)
-        and kernel in (("FA4",) if mesh or ring else ("FA4", "VANILLA"))
+        and not (lacks_lse and (mesh or ring))
         and heads_fit(sizes, towers)
     )
 
@@ -261,7 +262,31 @@ def test_backend_that_is_served_by_another_is_judged_as_that():
     assert "VANILLA, which serves TRTLLM here, does not" in found.message
 
 
-# ------------------------------------------------------------------ the unfixed release
+@pytest.mark.parametrize("backend", ["CUTEDSL", "CUDNN", "FLASHINFER", "TE", "ELSE"])
+@pytest.mark.parametrize("merges", [False, True])
+def test_backend_without_key_lengths_is_served_a_length_at_a_time(backend, merges):
+    found = list(layout.check_backend(Sizes(ring_size=2 if merges else 1, ulysses_size=2), backend))
+    assert [x.severity for x in found] == (["warning", "note"] if merges else ["note"])
+    assert "one launch per distinct length" in found[-1].message
+    if merges:
+        assert f"whether {backend} does, its support_lse() says" in found[0].message
+
+
+@pytest.mark.parametrize("backend", ["FA4", "VANILLA", "TRTLLM"])
+def test_backend_with_key_lengths_has_nothing_to_be_said(backend):
+    assert not list(layout.check_backend(Sizes(ulysses_size=8), backend))
+
+
+@pytest.mark.parametrize("length, tokens, lost", [(4096, 4094, 0), (4096, 5000, 906), (8, 7, 1)])
+def test_cut_prompt_says_what_remains(length, tokens, lost):
+    found = list(layout.check_prompts([tokens, 1], length))
+    assert len(found) == bool(lost)
+    if lost:
+        assert found[0].severity == "warning"
+        assert f"{length - 2} remain and the last {lost} are lost" in found[0].message
+
+
+# ------------------------------------------------------------------ the unfixed releases
 
 
 def test_leaked_share_is_the_exact_error_of_one_attention():
@@ -354,11 +379,13 @@ VERDICTS = [
     VERDICTS,
     ids=[f"{x[0]}-{x[1]}-{x[2]}".replace(" ", "") for x in VERDICTS],
 )
-def test_verdict_on_the_unfixed_release(sizes, prompts, rows, status):
+def test_verdict_on_the_unfixed_releases(sizes, prompts, rows, status):
     verdict = unfixed.judge(sizes, prompts, rows)
     assert verdict.status == status
     said = " ".join(verdict.words())
+    assert "TensorRT-LLM 1.3.0rc25 to rc29" in said
     assert ("WRONGLY" in said) == (status in ("wrong", "depends"))
+    assert ("Main since 2026-10-02 (1.4.0rc1) is exact" in said) == ("WRONGLY" in said)
     if status in ("wrong", "depends"):
         # An estimate never comes without saying what it is worth.
         assert "no bound" in said and "Nearest measured" in said
