@@ -184,6 +184,9 @@ def _layout_lines(config: Config, model: Model, request: Request) -> list[Line]:
         on_gpu = Line("kernel", None, f"needs FA4 or VANILLA; {served}'s are not known here")
     else:
         on_gpu = Line("kernel", True, f"{kernel} on {', '.join(request.gpus)}", "runs there")
+    backend = Line("backend", True, config.backend, "returns its LSE" if merges else "any")
+    if merges and served not in RETURNS_LSE:
+        backend = Line("backend", None, f"needs an LSE; {served} says when it is built")
     return [
         Line("world-size", True, f"{sizes.processes} ranks", f"{world} processes")
         if world
@@ -195,7 +198,7 @@ def _layout_lines(config: Config, model: Model, request: Request) -> list[Line]:
             f"{'/'.join(map(str, counts))} over TP x Ulysses {sizes.head_ways}",
             f"one of {divisors}",
         ),
-        Line("backend", True, config.backend, "returns its LSE" if merges else "any"),
+        backend,
         Line("head-dim", True, str(model.head_dim), "even, twice the rotary widths"),
         on_gpu,
     ]

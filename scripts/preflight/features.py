@@ -22,12 +22,17 @@ NAMES = (
 )
 
 
+def _fp8_checkpoint(values: dict[str, Any]) -> bool:
+    """Whether the branch is that of the released static FP8 weights."""
+    return "fp8" in (values["revision"] or "").lower()
+
+
 def quantised(values: dict[str, Any]) -> tuple[str | None, bool]:
     """The algorithm of the weights or None, and whether their scales come with the checkpoint."""
+    if _fp8_checkpoint(values):
+        return "FP8", True
     found = values["quant_config"] or {}
     name = found.get("quant_algo")
-    if name is None and "fp8" in (values["revision"] or "").lower():
-        return "FP8", True
     groups = found.get("config_groups") or {}
     first = next(iter(groups.values()), None)
     if isinstance(first, dict):
@@ -72,10 +77,9 @@ def _quantisation(values: dict[str, Any], sizes: Sizes) -> Iterator[Finding]:
     algorithm, static = quantised(values)
     if algorithm is None:
         return
-    if static and values["revision"]:
+    source = f"quant_config.quant_algo={algorithm}"
+    if _fp8_checkpoint(values):
         source = f"revision={values['revision']}"
-    else:
-        source = f"quant_config.quant_algo={algorithm}"
     if static and sizes.processes > 1:
         yield Finding(
             "error",

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields of TensorRT-LLM's VisualGenArgs around the base of patches/, as data.
 
-Names, types, defaults and bounds only. Nobody here has the base's own files, so they were read in
-neighbouring revisions of these, as marked beside each block:
+Names, types, defaults and bounds only, read in revisions near the base, as marked beside each
+block:
 
 ARGS    tensorrt_llm/visual_gen/args.py at 01dc259f130c, which has the contract's offloading stages
 SPARSE  tensorrt_llm/visual_gen/sparse_attention.py at 0c5902c64012 and its later neighbours
