@@ -22,7 +22,7 @@ from . import drift
 from .check import Tree
 from .export import write_atomically
 from .fit import locate, patched, require_python, splice
-from .project import Project, join_lines, sha256, split_lines
+from .project import Project, join_lines, line_hash, sha256, split_lines
 from .report import Misfit, Refusal, Report, note
 from .wheel import write_wheel
 
@@ -66,8 +66,9 @@ def find_package(python: str) -> Path:
 def make(project: Project, args, report: Report) -> int:
     """``overlay``: write the folder, for the package that is installed."""
     package = (args.package or find_package(args.python or sys.executable)).resolve()
-    series, files = _bundle([project])
-    _hold(series, project, package, args, report)
+    bases = _bases(project)
+    series, files = _bundle(bases)
+    _hold(series, bases, package, args, report)
     target = args.out or project.build / "overlay"
     files["sitecustomize.py"] = (HOOK / "sitecustomize.py").read_text(encoding="utf-8")
     # The series is written last: until then, what is there is refused.
@@ -83,10 +84,11 @@ def make(project: Project, args, report: Report) -> int:
 
 def make_wheel(project: Project, args, report: Report) -> int:
     """``wheel``: write the wheel; held against an installed package only if one is named."""
-    series, files = _bundle([project])
+    bases = _bases(project)
+    series, files = _bundle(bases)
     if args.package or args.python:
         package = (args.package or find_package(args.python)).resolve()
-        _hold(series, project, package, args, report)
+        _hold(series, bases, package, args, report)
     elif args.accept_digest:
         raise Refusal("--accept-digest needs the file: add --python or --package")
     elif args.accept_version:
@@ -101,41 +103,43 @@ def make_wheel(project: Project, args, report: Report) -> int:
     return report.finish()
 
 
+def _bases(project: Project) -> list[Project]:
+    """Return the bases that have patches."""
+    return [project]
+
+
 def _bundle(bases: list[Project]) -> tuple[dict, dict[str, str]]:
     """Return series.json's contents, and path -> text of the other files."""
     series = {"format": 1, "version": VERSION, "bases": []}
-    files = {f"{MODULE}/{path.name}": path.read_text("utf-8") for path in _sources()}
-    for project in bases:
-        tree = Tree(project)
-        for patch in project.patches:
+    files = {
+        f"{MODULE}/{path.name}": path.read_text("utf-8")
+        for path in sorted((HOOK / MODULE).glob("*.py"))
+    }
+    for base in bases:
+        tree = Tree(base)
+        for patch in base.patches:
             if wrong := sum(tree.apply(patch), []):
                 raise Misfit(f"{wrong[0]}; run check")
-        texts = {
-            path: join_lines(entries)
-            for path, entries in tree.files.items()
-            if path.startswith(f"{PACKAGE}/") and path != project.file
-        }
         modules = {}
-        for path, text in texts.items():
-            digest = sha256(text.encode())
-            place = f"{digest[:12]}/{path.rpartition('/')[2]}"
-            files[f"{MODULE}/files/{place}"] = text
-            modules[path] = [place, digest]
+        for path, entries in tree.files.items():
+            if path.startswith(f"{PACKAGE}/") and path != base.file:
+                text = join_lines(entries)
+                digest = sha256(text.encode())
+                place = f"{digest[:12]}/{path.rpartition('/')[2]}"
+                files[f"{MODULE}/files/{place}"] = text
+                modules[path] = [place, digest]
         series["bases"].append(
             {
-                "name": project.pin[:12],
-                "versions": list(project.upstream["overlay"]["versions"]),
-                "file": project.file,
-                "lines": project.table,
-                "edits": list(edits(tree.files[project.file])),
+                "name": base.pin[:12],
+                "versions": list(base.upstream["overlay"]["versions"]),
+                "file": base.file,
+                # Every line that the edits stand on, whatever the table holds.
+                "lines": base.table | {n: line_hash(text) for n, text in tree.known.items()},
+                "edits": list(edits(tree.files[base.file])),
                 "modules": modules,
             }
         )
     return series, files
-
-
-def _sources() -> list[Path]:
-    return sorted((HOOK / MODULE).glob("*.py"))
 
 
 def edits(entries: list[int | str]) -> Iterator[tuple[int, int, list[str]]]:
@@ -152,7 +156,7 @@ def edits(entries: list[int | str]) -> Iterator[tuple[int, int, list[str]]]:
         yield after + 1, after, new
 
 
-def _hold(series: dict, project: Project, package: Path, args, report: Report) -> None:
+def _hold(series: dict, bases: list[Project], package: Path, args, report: Report) -> None:
     """Hold a series against an installed package; what the user accepts goes into it.
 
     Raises:
@@ -161,7 +165,7 @@ def _hold(series: dict, project: Project, package: Path, args, report: Report) -
     """
     hook = tools()
     version = hook.installed_version(package)
-    known = sorted({each for base in series["bases"] for each in base["versions"]})
+    known = sorted({each for entry in series["bases"] for each in entry["versions"]})
     good = version in known or (version is not None and version == args.accept_version)
     report.line(good, "overlay/version", version, " or ".join(known))
     if not good:
@@ -170,17 +174,17 @@ def _hold(series: dict, project: Project, package: Path, args, report: Report) -
             f"{package} is version {version}, which nobody has tried; if you have, add "
             f"--accept-version {version}"
         )
-    for base in series["bases"]:
-        base["versions"] += [version] * (version == args.accept_version)
-    path = package.parent / project.file
+    for entry in series["bases"]:
+        entry["versions"] += [version] * (version == args.accept_version)
+    file = package.parent / bases[0].file
     try:
-        data = path.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
-        raise Refusal(f"cannot read {path}: {error}") from None
+        raise Refusal(f"cannot read {file}: {error}") from None
     if args.accept_digest == sha256(data):
-        series["bases"].append(_accepted(series["bases"][0], project, data, version))
+        series["bases"].append(_accepted(series, bases, data, version))
     try:
-        base, data, _ = hook.Series(series).match(package)
+        entry, _, _ = hook.Series(series).match(package)
     except hook.OverlayError as error:
         report.line(False, "overlay/digest", sha256(data)[:12], "of a known base")
 
@@ -188,30 +192,43 @@ def _hold(series: dict, project: Project, package: Path, args, report: Report) -
             there = package.parent / name
             return split_lines(there.read_bytes().decode()) if there.exists() else None
 
-        drift.against_files(read, lambda name: "", project.patches, report)
+        for base in bases:
+            drift.against_files(read, lambda name: "", base.patches, report)
         report.finish()
         raise Refusal(
             f"{error}. If every hunk above fits and you have read the file, add --accept-digest "
             f"{sha256(data)}"
         ) from None
-    report.line(True, "overlay/digest", sha256(data)[:12], f"base {base['name']}")
-    require_python(project.file, data.decode(), hook.after(base, data))
+    report.line(True, "overlay/digest", sha256(data)[:12], f"base {entry['name']}")
+    require_python(str(file), data.decode(), hook.after(entry, data))
 
 
-def _accepted(base: dict, project: Project, data: bytes, version: str) -> dict:
-    """Return a base for one file that the hunks fit, if not at their own lines."""
-    lines = split_lines(data.decode())
+def _accepted(series: dict, bases: list[Project], data: bytes, version: str) -> dict:
+    """Return an entry for a file that the hunks of a base fit, if not at their own lines."""
+    misfits = []
+    for entry, base in zip(series["bases"], bases):
+        try:
+            moved = list(edits(_moved(base, split_lines(data.decode()))))
+        except Misfit as misfit:
+            misfits.append(misfit)
+            continue
+        kept = {key: value for key, value in entry.items() if key != "lines"}
+        changes = {"versions": [version], "sha256": sha256(data), "edits": moved}
+        return kept | changes | {"name": f"{entry['name']} as accepted"}
+    raise misfits[0]
+
+
+def _moved(base: Project, lines: list[str]) -> list[int | str]:
+    """Follow a file through the series, each hunk where its lines stand."""
     entries: list[int | str] = list(range(1, len(lines) + 1))
-    for patch in project.patches:
+    for patch in base.patches:
         for diff in patch.files:
-            if diff.path == project.file:
+            if diff.path == base.file:
                 after = patched(lines, diff, anywhere=True)
                 for fit in reversed(locate(lines, diff.hunks)):
                     splice(entries, fit.hunk, fit.at)
                 lines = after
-    kept = {key: value for key, value in base.items() if key != "lines"}
-    changes = {"versions": [version], "sha256": sha256(data), "edits": list(edits(entries))}
-    return kept | changes | {"name": f"{base['name']} as accepted"}
+    return entries
 
 
 def show_status(args) -> int:
