@@ -7,7 +7,7 @@ modules whole, changes of the upstream file as numbers of lines and what replace
 itself they hold hashes only.
 """
 
-import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -36,13 +36,15 @@ print(next(iter(spec.submodule_search_locations)) if spec else "")
 """
 
 
-def tools():
-    """Return the run-time module that holds a series against an installed package."""
-    sys.path.append(str(HOOK))
-    try:
-        return importlib.import_module(f"{MODULE}.series")
-    finally:
-        sys.path.remove(str(HOOK))
+def run_time():
+    """Return the module that holds a series against an installed package at run time.
+
+    By its path, because a hook that is on in this very process may be of another version.
+    """
+    spec = importlib.util.spec_from_file_location("patchset_run_time", HOOK / MODULE / "series.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def find_package(python: str) -> Path:
@@ -163,7 +165,7 @@ def _hold(series: dict, bases: list[Project], package: Path, args, report: Repor
         Refusal: it is for another version or file.
         Misfit: hunks do not fit an accepted file.
     """
-    hook = tools()
+    hook = run_time()
     version = hook.installed_version(package)
     known = sorted({each for entry in series["bases"] for each in entry["versions"]})
     good = version in known or (version is not None and version == args.accept_version)
