@@ -38,21 +38,25 @@ test: $(ENV) ## Run all tests that this machine can run, cheapest first
 	$(PYTHON) -m pytest tests/static tests/cpu tests/patchset tests/gloo tests/gpu $(ARGS)
 
 ##@ The patch set
-.PHONY: check apply unapply check-upstream overlay overlay-status pr export
+.PHONY: check apply unapply check-upstream wheel overlay overlay-status pr export
+# Quoted, because a folder's name may have spaces.
+DIR = $(if $(TRTLLM_DIR),--dir "$(TRTLLM_DIR)")
 check: ## Check patches/ offline against the pin's line hashes (no torch needed)
 	$(BOOTSTRAP_PYTHON) -m patchset check $(ARGS)
 apply: ## Apply patches/ to TRTLLM_DIR, or to a fresh sparse clone under build/
-	$(BOOTSTRAP_PYTHON) -m patchset apply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(BOOTSTRAP_PYTHON) -m patchset apply $(DIR) $(ARGS)
 unapply: ## Restore the checkout that apply changed
-	$(BOOTSTRAP_PYTHON) -m patchset unapply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(BOOTSTRAP_PYTHON) -m patchset unapply $(DIR) $(ARGS)
 check-upstream: ## Tell hunk by hunk whether the series fits another commit: REF=main
-	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref $(REF)) $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
-overlay: ## Make an import overlay for an installed TensorRT-LLM wheel, without writing to it
+	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref "$(REF)") $(DIR) $(ARGS)
+wheel: ## Build a wheel of ours that patches an installed TensorRT-LLM on import, never on disk
+	$(BOOTSTRAP_PYTHON) -m patchset wheel $(ARGS)
+overlay: ## Make the same as a folder for PYTHONPATH, where nothing may be installed
 	$(BOOTSTRAP_PYTHON) -m patchset overlay $(ARGS)
-overlay-status: ## Say which overlay is active, for which file and digest
+overlay-status: ## Say which processes the wheel or folder reaches, for which file and digest
 	$(BOOTSTRAP_PYTHON) -m patchset overlay-status $(ARGS)
 pr: $(ENV) ## Prepare the branch and the cover text of the upstream pull request
-	$(PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(PYTHON) -m patchset pr $(DIR) $(ARGS)
 export: ## Regenerate the patch of new modules from overlay/
 	$(BOOTSTRAP_PYTHON) -m patchset export $(ARGS)
 

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the embedded host on the path, says what this machine cannot run, and keeps the ranks."""
+"""Puts the embedded host on the path, tells what cannot run and what took how long, keeps ranks."""
 
 import importlib.util
 import os
 
 import hostpath
 import pytest
+from support import durations
 
 # Tiny tensors gain nothing from threads, and lose much where processes outnumber the cores.
 # Read when torch is imported.
@@ -22,6 +23,19 @@ def _cuda_devices() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--write-durations",
+        action="store_true",
+        help="put the time of each tier that ran into CONTRIBUTING.md",
+    )
+
+
+def pytest_configure(config):
+    page = durations.PAGE if config.getoption("--write-durations") else None
+    config.pluginmanager.register(durations.Durations(page))
 
 
 def pytest_report_header():

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import hostpath
+import own_version
 from make_command import make_command
 
 PACKAGES = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "diffusers", "numpy")
@@ -55,7 +56,7 @@ def commit() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), own_version.NAME: own_version.VERSION}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

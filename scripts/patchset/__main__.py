@@ -48,18 +48,23 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--file", type=Path, help="hold it against this copy of the file instead")
     sub.add_argument("--url", help="clone from here instead")
 
-    def installed(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument(
-            "--python", help="the interpreter that has tensorrt_llm; default: this one"
-        )
-        sub.add_argument("--out", type=Path, help="folder of the overlay; default: build/overlay")
+    def interpreter(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--python", help="the interpreter with tensorrt_llm; default: this one")
 
-    sub = add("overlay", "make patched copies and an import hook for an installed tensorrt_llm")
-    installed(sub)
-    sub.add_argument("--package", type=Path, help="the package's folder, instead of --python")
-    sub.add_argument("--accept-version", help="take this version too")
-    sub.add_argument("--accept-digest", help="take a file with this sha256, if every hunk fits")
-    installed(add("overlay-status", "tell which overlay is made and on, for which file and digest"))
+    for name, text in (
+        (
+            "overlay",
+            "make a folder for PYTHONPATH that patches an installed tensorrt_llm on import",
+        ),
+        ("wheel", "make a wheel that does the same; looks at a tensorrt_llm only if one is named"),
+    ):
+        sub = add(name, text)
+        interpreter(sub)
+        sub.add_argument("--out", type=Path, help="the folder; default: build/overlay, or build")
+        sub.add_argument("--package", type=Path, help="the package's folder, instead of --python")
+        sub.add_argument("--accept-version", help="take this version too")
+        sub.add_argument("--accept-digest", help="take a file with this sha256, if every hunk fits")
+    interpreter(add("overlay-status", "tell which processes an overlay reaches, and for what"))
     directory(add("pr", "prepare branch and cover text of the pull request, and check them"))
     directory(add("check-pr", "check that branch and text again"))
     return top
@@ -84,8 +89,10 @@ def run(args: argparse.Namespace, project: Project, report: Report) -> int:
             return checkout.check_upstream(project, args, report)
         case "overlay":
             return overlay.make(project, args, report)
+        case "wheel":
+            return overlay.make_wheel(project, args, report)
         case "overlay-status":
-            return overlay.show_status(project, args, report)
+            return overlay.show_status(args)
         case "pr":
             return pr.prepare(project, args.dir, report)
         case "check-pr":

@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Make an overlay for an installed TensorRT-LLM: patched copies, new modules, and the import hook.
+"""The overlay for an installed TensorRT-LLM: as a wheel to install, or as a folder for PYTHONPATH.
 
-The folder that this makes is put on PYTHONPATH; see hook/cosmos3_overlay.py for what happens then.
+Both hold hook/cosmos3_text_kv, which says what happens at run time, with the series as data: new
+modules whole, changes of the upstream file as numbers of lines and what replaces them. Of the file
+itself they hold hashes only.
 """
 
 import importlib.util
@@ -11,25 +13,35 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from own_version import NAME, ROOT, VERSION
+
 from . import drift
+from .check import Tree
 from .export import write_atomically
-from .fit import patched, require_python
-from .project import Project, join_lines, mismatches, sha256, split_lines
-from .report import Refusal, Report, note
+from .fit import locate, patched, require_python, splice
+from .project import Project, join_lines, line_hash, sha256, split_lines
+from .report import Misfit, Refusal, Report, note
+from .wheel import write_wheel
 
 HOOK = Path(__file__).resolve().parent / "hook"
-_FIND = """
-import importlib.util, sys
-spec = importlib.util.find_spec("tensorrt_llm")
+MODULE = "cosmos3_text_kv"
+PACKAGE = "tensorrt_llm"
+_FIND = f"""
+import importlib.util
+spec = importlib.util.find_spec({PACKAGE!r})
 print(next(iter(spec.submodule_search_locations)) if spec else "")
 """
 
 
-def hook():
-    """Return the hook module, for what both sides need."""
-    spec = importlib.util.spec_from_file_location("patchset_hook", HOOK / "cosmos3_overlay.py")
+def run_time():
+    """Return the module that holds a series against an installed package at run time.
+
+    By its path, because a hook that is on in this very process may be of another version.
+    """
+    spec = importlib.util.spec_from_file_location("patchset_run_time", HOOK / MODULE / "series.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -37,9 +49,8 @@ def hook():
 
 def find_package(python: str) -> Path:
     """Return the folder of the tensorrt_llm that an interpreter would import, without doing so."""
-    env = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "COSMOS3_TEXT_KV_OVERLAY")
-    }
+    ours = ("PYTHONPATH", "COSMOS3_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     try:
         done = subprocess.run([python, "-c", _FIND], capture_output=True, text=True, env=env)
     except OSError as error:
@@ -48,115 +59,184 @@ def find_package(python: str) -> Path:
     if done.returncode or not place:
         said = done.stderr.strip().rpartition("\n")[2] or "there is none"
         raise Refusal(
-            f"{python} finds no tensorrt_llm ({said}); name its interpreter with --python, or the "
+            f"{python} finds no {PACKAGE} ({said}); name its interpreter with --python, or the "
             "package's folder with --package"
         )
     return Path(place)
 
 
 def make(project: Project, args, report: Report) -> int:
-    """``overlay``: write build/overlay/ for an installed package."""
+    """``overlay``: write the folder, for the package that is installed."""
     package = (args.package or find_package(args.python or sys.executable)).resolve()
-    tools = hook()
-    version = tools.installed_version(package)
-    versions = project.upstream["overlay"]["versions"]
-    known = version in versions or (version is not None and version == args.accept_version)
-    report.line(known, "overlay/version", version, " or ".join(versions))
-    if not known:
+    bases = _bases(project)
+    series, files = _bundle(bases)
+    _hold(series, bases, package, args, report)
+    target = args.out or project.build / "overlay"
+    files["sitecustomize.py"] = (HOOK / "sitecustomize.py").read_text(encoding="utf-8")
+    # The series is written last: until then, what is there is refused.
+    files[f"{MODULE}/series.json"] = json.dumps(series)
+    shutil.rmtree(target / MODULE, ignore_errors=True)
+    for name, text in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target / name, text)
+    report.line(True, "overlay/made", f"{NAME} {VERSION} in {target}", "-")
+    note(f"switch it on with COSMOS3_TEXT_KV_OVERLAY=1 PYTHONPATH={target.resolve()}")
+    return report.finish()
+
+
+def make_wheel(project: Project, args, report: Report) -> int:
+    """``wheel``: write the wheel; held against an installed package only if one is named."""
+    bases = _bases(project)
+    series, files = _bundle(bases)
+    if args.package or args.python:
+        package = (args.package or find_package(args.python)).resolve()
+        _hold(series, bases, package, args, report)
+    elif args.accept_digest:
+        raise Refusal("--accept-digest needs the file: add --python or --package")
+    elif args.accept_version:
+        for base in series["bases"]:
+            base["versions"].append(args.accept_version)
+    files[f"{MODULE}/series.json"] = json.dumps(series)
+    files[f"{MODULE}.pth"] = (HOOK / f"{MODULE}.pth").read_text(encoding="utf-8")
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    path = write_wheel(args.out or project.build, MODULE, NAME, VERSION, files, licence)
+    report.line(True, "wheel/made", path, f"{len(series['bases'])} bases, no dependency")
+    note(f"pip install --force-reinstall {path}, then COSMOS3_TEXT_KV_OVERLAY=1")
+    return report.finish()
+
+
+def _bases(project: Project) -> list[Project]:
+    """Return the bases that have patches."""
+    return [project]
+
+
+def _bundle(bases: list[Project]) -> tuple[dict, dict[str, str]]:
+    """Return series.json's contents, and path -> text of the other files."""
+    series = {"format": 1, "version": VERSION, "bases": []}
+    files = {
+        f"{MODULE}/{path.name}": path.read_text("utf-8")
+        for path in sorted((HOOK / MODULE).glob("*.py"))
+    }
+    for base in bases:
+        tree = Tree(base)
+        for patch in base.patches:
+            if wrong := sum(tree.apply(patch), []):
+                raise Misfit(f"{wrong[0]}; run check")
+        modules = {}
+        for path, entries in tree.files.items():
+            if path.startswith(f"{PACKAGE}/") and path != base.file:
+                text = join_lines(entries)
+                digest = sha256(text.encode())
+                place = f"{digest[:12]}/{path.rpartition('/')[2]}"
+                files[f"{MODULE}/files/{place}"] = text
+                modules[path] = [place, digest]
+        series["bases"].append(
+            {
+                "name": base.pin[:12],
+                "versions": list(base.upstream["overlay"]["versions"]),
+                "file": base.file,
+                # Every line that the edits stand on, whatever the table holds.
+                "lines": base.table | {n: line_hash(text) for n, text in tree.known.items()},
+                "edits": list(edits(tree.files[base.file])),
+                "modules": modules,
+            }
+        )
+    return series, files
+
+
+def edits(entries: list[int | str]) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield (first, last, new lines) for a file whose entries are line numbers or new lines."""
+    after, new = 0, []
+    for entry in entries:
+        if isinstance(entry, str):
+            new.append(entry)
+            continue
+        if new or entry != after + 1:
+            yield after + 1, entry - 1, new
+        after, new = entry, []
+    if new:
+        yield after + 1, after, new
+
+
+def _hold(series: dict, bases: list[Project], package: Path, args, report: Report) -> None:
+    """Hold a series against an installed package; what the user accepts goes into it.
+
+    Raises:
+        Refusal: it is for another version or file.
+        Misfit: hunks do not fit an accepted file.
+    """
+    hook = run_time()
+    version = hook.installed_version(package)
+    known = sorted({each for entry in series["bases"] for each in entry["versions"]})
+    good = version in known or (version is not None and version == args.accept_version)
+    report.line(good, "overlay/version", version, " or ".join(known))
+    if not good:
         report.finish()
         raise Refusal(
             f"{package} is version {version}, which nobody has tried; if you have, add "
             f"--accept-version {version}"
         )
-    texts, installed = _patched_texts(project, package, args.accept_digest, report)
-    target = args.out or project.build / "overlay"
-    modules = {}
-    # The folder is named by its contents, so that a running process keeps what it has read.
-    files = "files-" + sha256("".join(texts.values()).encode())[:12]
-    for path, text in texts.items():
-        modules[path[: -len(".py")].replace("/", ".")] = {
-            "copy": f"{files}/{path}",
-            "installed": installed[path],
-            "sha256": sha256(text.encode()),
-        }
-        place = target / files / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, text)
-    for source in sorted(HOOK.glob("*.py")):
-        write_atomically(target / source.name, source.read_text(encoding="utf-8"))
-    manifest = {
-        "format": 1,
-        "package": str(package),
-        "version": version,
-        "pin": project.pin,
-        "modules": modules,
-    }
-    write_atomically(target / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    for old in target.glob("files-*"):
-        if old.name != files:
-            shutil.rmtree(old)
-    report.line(True, "overlay/made", f"{len(modules)} modules in {target}", "-")
-    note(f"switch it on with COSMOS3_TEXT_KV_OVERLAY=1 PYTHONPATH={target.resolve()}")
-    return report.finish()
-
-
-def _patched_texts(
-    project: Project, package: Path, accepted: str | None, report: Report
-) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Return upstream path -> text after the series, and path -> installed digest or None."""
-    texts: dict[str, str] = {}
-    installed: dict[str, str | None] = {}
-    known = True
-    base = package.parent
-    for patch in project.patches:
-        for diff in patch.files:
-            if not diff.path.startswith(f"{package.name}/"):
-                continue  # upstream's tests are not installed
-            if diff.new:
-                if (base / diff.path).exists():
-                    raise Refusal(f"{base / diff.path} is installed already; nothing to overlay")
-                texts[diff.path], installed[diff.path] = diff.text, None
-                continue
-            if diff.path not in texts:
-                text, digest, known = _installed_text(project, base / diff.path, accepted, report)
-                texts[diff.path], installed[diff.path] = text, digest
-            before = texts[diff.path]
-            texts[diff.path] = join_lines(patched(split_lines(before), diff, anywhere=not known))
-            require_python(diff.path, before, texts[diff.path])
-    return texts, installed
-
-
-def _installed_text(
-    project: Project, path: Path, accepted: str | None, report: Report
-) -> tuple[str, str, bool]:
+    for entry in series["bases"]:
+        entry["versions"] += [version] * (version == args.accept_version)
+    file = package.parent / bases[0].file
     try:
-        data = path.read_bytes()
+        data = file.read_bytes()
     except OSError as error:
-        raise Refusal(f"cannot read {path}: {error}") from None
-    text, digest = data.decode(), sha256(data)
-    lines = split_lines(text)
-    wrong = mismatches(project.table, lines)
-    exact = not wrong
-    said = f"{len(wrong)} of {len(project.table)} known lines differ, sha256 {digest[:12]}"
-    report.line(exact or accepted == digest, "overlay/digest", said, "0, or one you accept")
-    if not exact and accepted != digest:
-        drift.against_files({project.file: lines}.get, lambda name: "", project.patches, report)
+        raise Refusal(f"cannot read {file}: {error}") from None
+    if args.accept_digest == sha256(data):
+        series["bases"].append(_accepted(series, bases, data, version))
+    try:
+        entry, _, _ = hook.Series(series).match(package)
+    except hook.OverlayError as error:
+        report.line(False, "overlay/digest", sha256(data)[:12], "of a known base")
+
+        def read(name: str) -> list[str] | None:
+            there = package.parent / name
+            return split_lines(there.read_bytes().decode()) if there.exists() else None
+
+        for base in bases:
+            drift.against_files(read, lambda name: "", base.patches, report)
         report.finish()
         raise Refusal(
-            f"{path} is not the file that the patches are for. If every hunk above fits and you "
-            f"have read the file, add --accept-digest {digest}"
-        )
-    return text, digest, exact
+            f"{error}. If every hunk above fits and you have read the file, add --accept-digest "
+            f"{sha256(data)}"
+        ) from None
+    report.line(True, "overlay/digest", sha256(data)[:12], f"base {entry['name']}")
+    require_python(str(file), data.decode(), hook.after(entry, data))
 
 
-def show_status(project: Project, args, report: Report) -> int:
-    """``overlay-status``: what is made, for which file and digest, and whether it is on."""
-    target = args.out or project.build / "overlay"
-    script = target / "cosmos3_overlay.py"
-    if not script.exists():
-        report.line(False, "overlay/made", f"none in {target}", "run make overlay")
-        return report.finish()
-    # In a fresh process with the caller's environment, so that it tells what a worker would see.
-    code = "import sys; sys.path.append(sys.argv[1]); import runpy; "
-    code += "runpy.run_module('cosmos3_overlay', run_name='__main__')"
-    return subprocess.run([args.python or sys.executable, "-c", code, str(target)]).returncode
+def _accepted(series: dict, bases: list[Project], data: bytes, version: str) -> dict:
+    """Return an entry for a file that the hunks of a base fit, if not at their own lines."""
+    misfits = []
+    for entry, base in zip(series["bases"], bases):
+        try:
+            moved = list(edits(_moved(base, split_lines(data.decode()))))
+        except Misfit as misfit:
+            misfits.append(misfit)
+            continue
+        kept = {key: value for key, value in entry.items() if key != "lines"}
+        changes = {"versions": [version], "sha256": sha256(data), "edits": moved}
+        return kept | changes | {"name": f"{entry['name']} as accepted"}
+    raise misfits[0]
+
+
+def _moved(base: Project, lines: list[str]) -> list[int | str]:
+    """Follow a file through the series, each hunk where its lines stand."""
+    entries: list[int | str] = list(range(1, len(lines) + 1))
+    for patch in base.patches:
+        for diff in patch.files:
+            if diff.path == base.file:
+                after = patched(lines, diff, anywhere=True)
+                for fit in reversed(locate(lines, diff.hunks)):
+                    splice(entries, fit.hunk, fit.at)
+                lines = after
+    return entries
+
+
+def show_status(args) -> int:
+    """``overlay-status``: whether it would be active in three kinds of process."""
+    script = HOOK / MODULE / "__main__.py"
+    try:
+        return subprocess.run([args.python or sys.executable, str(script)]).returncode
+    except OSError as error:
+        raise Refusal(f"cannot run {args.python!r}: {error}") from None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Switch the overlay on at start-up, where asked, then run the sitecustomize that this one hides.
+"""Start the overlay of this folder, then run the sitecustomize that this one hides.
 
 Python imports ``sitecustomize`` from the first folder of its path that has one. A folder that is
 put first on PYTHONPATH reaches every worker process that inherits the environment.
@@ -24,10 +24,9 @@ def _run_hidden() -> None:
 
 
 try:
-    # Unset or 0 leaves this process as it is; anything else is for cosmos3_overlay to judge.
-    if os.environ.get("COSMOS3_TEXT_KV_OVERLAY", "0") not in ("", "0"):
-        import cosmos3_overlay
+    if any(name.startswith("COSMOS3_") for name in os.environ):
+        import cosmos3_text_kv
 
-        cosmos3_overlay.activate()
+        cosmos3_text_kv.start()
 finally:
     _run_hidden()
