@@ -37,21 +37,21 @@ test: $(ENV) ## Run all tests that this machine can run, cheapest first
 
 ##@ The patch set
 .PHONY: check apply unapply check-upstream overlay overlay-status pr export
-check: ## Check patches/ offline against the pin's line hashes (no torch needed)
+check: ## Check the patches of every base offline against its line hashes (no torch needed)
 	$(BOOTSTRAP_PYTHON) -m patchset check $(ARGS)
-apply: ## Apply patches/ to TRTLLM_DIR, or to a fresh sparse clone under build/
+apply: ## Apply the patches of the base that TRTLLM_DIR has, or of the pin to a fresh sparse clone
 	$(BOOTSTRAP_PYTHON) -m patchset apply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
 unapply: ## Restore the checkout that apply changed
 	$(BOOTSTRAP_PYTHON) -m patchset unapply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
-check-upstream: ## Tell hunk by hunk whether the series fits another commit: REF=main
+check-upstream: ## Tell which base a commit has, and hunk by hunk whether its patches fit: REF=main
 	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref $(REF)) $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
 overlay: ## Make an import overlay for an installed TensorRT-LLM wheel, without writing to it
 	$(BOOTSTRAP_PYTHON) -m patchset overlay $(ARGS)
 overlay-status: ## Say which overlay is active, for which file and digest
 	$(BOOTSTRAP_PYTHON) -m patchset overlay-status $(ARGS)
-pr: $(ENV) ## Prepare the branch and the cover text of the upstream pull request
-	$(PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
-export: ## Regenerate the patch of new modules from overlay/
+pr: $(ENV) ## Prepare branch and cover text of an upstream pull request: [PR=name], the first of the base if none
+	$(PYTHON) -m patchset pr $(if $(PR),--pr $(PR)) $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+export: ## Bring what was edited in overlay/ into the patches of every base
 	$(BOOTSTRAP_PYTHON) -m patchset export $(ARGS)
 
 ##@ Housekeeping
