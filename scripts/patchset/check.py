@@ -224,21 +224,23 @@ class Tree:
     Attributes:
         files: path -> entries; an entry is the number of a line of the base, or our text.
         known: number of a line of the base -> its text, for those that a patch showed rightly.
+        hunks: of the last patch, for each hunk in a file that is there: where it stands, how many
+            of its lines are from where, and what else it expects to find there.
     """
 
     def __init__(self, base: Base) -> None:
         self.base = base
-        self.files: dict[str, list[int | str]] = {base.project.file: list(range(1, 100_000))}
+        self.files: dict[str, list[int | str]] = {base.file: list(range(1, 100_000))}
         self.known: dict[int, str] = {}
+        self.hunks: list[tuple[str, Counter, list[str]]] = []
 
-    def apply(self, patch: mbox.Patch) -> tuple[list[str], list[tuple[str, Counter, list[str]]]]:
+    def apply(self, patch: mbox.Patch) -> tuple[list[str], list[str]]:
         """Take one patch in.
 
         Returns:
-            Problems with where it writes; and for each hunk in a file that is there where it
-            stands, how many of its lines are from where, and what else it expects to find there.
+            Problems with where it writes, and problems with what it expects to find there.
         """
-        paths, hunks = [], []
+        paths, self.hunks = [], []
         for diff in patch.files:
             where = f"{patch.name}: {diff.path}"
             folder = diff.path.rpartition("/")[0]
@@ -257,12 +259,12 @@ class Tree:
             ready = []
             for hunk in diff.hunks:
                 place = f"{diff.path.rpartition('/')[2]} line {hunk.old_start}"
-                hunks.append((place, *self._expect(where, entries, hunk)))
+                self.hunks.append((place, *self._expect(where, entries, hunk)))
                 if hunk.first + len(hunk.pre) <= len(entries):
                     ready.append(hunk)
             for hunk in sorted(ready, key=lambda h: -h.first):
                 splice(entries, hunk, hunk.first)
-        return paths, hunks
+        return paths, [problem for _, _, wrong in self.hunks for problem in wrong]
 
     def text(self, path: str) -> str | None:
         """Return a file that is all ours, or None."""
@@ -294,9 +296,9 @@ def _contents(base: Base, patches: list[mbox.Patch], report: Report) -> set[str]
     tree, broken = Tree(base), []
     for patch in patches:
         tag = patch.name[:4]
-        paths, hunks = tree.apply(patch)
+        paths, _ = tree.apply(patch)
         report.problems(f"paths/{tag}", paths, f"{len(patch.files)} files", "known or new")
-        for count, (place, origins, wrong) in enumerate(hunks, 1):
+        for count, (place, origins, wrong) in enumerate(tree.hunks, 1):
             said = ", ".join(f"{n} {origin}" for origin, n in sorted(origins.items()))
             said = f"{place}: {said or 'no'} lines match"
             report.problems(f"hunk/{tag}-{count}", wrong, said, "all")
@@ -306,7 +308,7 @@ def _contents(base: Base, patches: list[mbox.Patch], report: Report) -> set[str]
                     compile(text, path, "exec")
             except SyntaxError as error:
                 broken.append(f"{patch.name}: {path}: {error}")
-    new = set(tree.files) - {base.project.file}
+    new = set(tree.files) - {base.file}
     _new_modules(base, {path: tree.text(path) for path in new}, report)
     _requests(base, patches, report)
     _python(base, patches, new, broken, report)
@@ -342,7 +344,7 @@ def _python(base: Base, patches, new: set[str], broken: list[str], report: Repor
     trees: list[ast.Module] = []
     added: list[str] = []
     for patch in patches:
-        for hunk in (h for d in patch.files if d.path == base.project.file for h in d.hunks):
+        for hunk in (h for d in patch.files if d.path == base.file for h in d.hunks):
             hunks += 1
             tree = fragment(hunk.post)
             added += hunk.added
@@ -350,7 +352,7 @@ def _python(base: Base, patches, new: set[str], broken: list[str], report: Repor
                 possible += 1
                 trees.append(tree)
             elif fragment(hunk.pre) is not None:
-                where = f"{patch.name}: {base.project.file} hunk at {hunk.old_start}"
+                where = f"{patch.name}: {base.file} hunk at {hunk.old_start}"
                 broken.append(f"{where}: no longer Python")
     report.problems(
         "compile", broken, f"{possible} of {hunks} hunks compile", "all that did before"

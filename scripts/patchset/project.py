@@ -165,6 +165,17 @@ class Base:
         """The id of its commit, or the digits of it that are known."""
         return self.facts["commit"]
 
+    @property
+    def file(self) -> str:
+        """The one upstream file that its patches may change."""
+        return self.project.file
+
+    @property
+    def versions(self) -> list[str]:
+        """The releases that are like it by their dates: nobody has seen their files."""
+        releases = self.project.upstream.get("releases", {})
+        return [version for version, name in releases.items() if name == self.name]
+
     def __str__(self) -> str:
         return f"base {self.name} ({self.facts['date']}, {self.facts['state']})"
 

@@ -118,10 +118,8 @@ def recognise(project: Project, text: str, what: str) -> Likeness:
 
 
 def by_date(project: Project, version: str | None) -> str:
-    """Say what a release is likely to hold, by its date: nobody has seen its file."""
-    name = project.upstream.get("releases", {}).get(version)
-    if name is None:
+    """Say what a release is likely to hold, by its date."""
+    if version not in project.upstream.get("releases", {}):
         return f"release {version} is not listed in UPSTREAM"
-    if name not in project.upstream["base"]:
-        return f"release {version} is {name} by its date"
-    return f"release {version} is like {project.base(name)} by its date"
+    base = next((base for base in project.bases if version in base.versions), "no base for sure")
+    return f"release {version} is like {base} by its date"

@@ -114,7 +114,7 @@ def test_real_bases_lack_each_other_s_marks():
     [
         ("1.3.0rc25", "base pin (2026-09-04, has the padding bug)"),
         ("1.3.0rc29", "base pin"),
-        ("1.4.0rc0", "unclear"),
+        ("1.4.0rc0", "no base for sure"),
         ("1.4.0rc1", "base main"),
         ("9.9", "not listed"),
         (None, "not listed"),

@@ -37,7 +37,7 @@ def test_series_has_no_drift_from_overlay(base):
 def test_series_touches_no_shared_file(base):
     """Only Cosmos3's own transformer is changed: no wrapper that other models use."""
     changed = {d.path for p in base.patches for d in p.files if not d.new}
-    assert changed <= {base.project.file, *base.project.overlay}
+    assert changed <= {base.file, *base.project.overlay}
 
 
 def test_series_old_names_gone(pin):
@@ -46,7 +46,7 @@ def test_series_old_names_gone(pin):
         line
         for patch in pin.patches
         for diff in patch.files
-        if diff.path == pin.project.file
+        if diff.path == pin.file
         for hunk in diff.hunks
         for line in hunk.added
     ]
@@ -58,7 +58,7 @@ def test_series_old_names_gone(pin):
 def test_series_removes_what_the_report_names(pin):
     """The loop, the batched branch, the sharded cache and both layer calls are gone."""
     removed = {}
-    diffs = (d for p in pin.patches for d in p.files if d.path == pin.project.file)
+    diffs = (d for p in pin.patches for d in p.files if d.path == pin.file)
     for hunk in next(diffs).hunks:  # the first is the one whose numbers are the pin's
         number = hunk.old_start
         for tag, text in hunk.lines:
