@@ -294,8 +294,11 @@ class Tree:
 
 def _contents(base: Base, patches: list[mbox.Patch], report: Report) -> set[str]:
     tree, broken = Tree(base), []
-    for patch in patches:
+    for number, patch in enumerate(patches):
         tag = patch.name[:4]
+        limit = base.facts["sizes"][number > 0]
+        size = sum(len(hunk.added) for diff in patch.files for hunk in diff.hunks)
+        report.line(size <= limit, f"size/{tag}", f"{size} lines added", f"<= {limit}")
         paths, _ = tree.apply(patch)
         report.problems(f"paths/{tag}", paths, f"{len(patch.files)} files", "known or new")
         for count, (place, origins, wrong) in enumerate(tree.hunks, 1):

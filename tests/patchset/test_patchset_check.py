@@ -312,6 +312,8 @@ def test_check_line_table_tampered_fails(sample, capsys):
     "name, old, new",
     [
         ("pin/marks", "[646, 652]", "[646, 656]"),
+        ("pin/size/0001", "[950, 500]", "[2, 500]"),
+        ("pin/size/0003", "[950, 500]", "[950, 13]"),
         ("pin/requests", '"fixes" = "#18687"', '"fixes" = "#1"'),
         ("releases", "[overlay]", '[releases]\n"1.4.0rc0" = "other"\n[overlay]'),
     ],
