@@ -303,8 +303,7 @@ def _contents(base: Base, patches: list[mbox.Patch], report: Report) -> set[str]
         report.problems(f"paths/{tag}", paths, f"{len(patch.files)} files", "known or new")
         for count, (place, origins, wrong) in enumerate(tree.hunks, 1):
             said = ", ".join(f"{n} {origin}" for origin, n in sorted(origins.items()))
-            said = f"{place}: {said or 'no'} lines match"
-            report.problems(f"hunk/{tag}-{count}", wrong, said, "all")
+            report.problems(f"hunk/{tag}-{count}", wrong, f"{place}: {said}", "as hashed")
         for path in (d.path for d in patch.files if d.path in tree.files):
             try:
                 if path.endswith(".py") and (text := tree.text(path)) is not None:

@@ -150,6 +150,9 @@ class Base:
     project: Project
     name: str
 
+    def __str__(self) -> str:
+        return f"base {self.name} ({self.facts['date']}, {self.facts['state']})"
+
     @property
     def facts(self) -> dict:
         """Its part of UPSTREAM."""
@@ -175,9 +178,6 @@ class Base:
         """The releases that are like it by their dates: nobody has seen their files."""
         releases = self.project.upstream.get("releases", {})
         return [version for version, name in releases.items() if name == self.name]
-
-    def __str__(self) -> str:
-        return f"base {self.name} ({self.facts['date']}, {self.facts['state']})"
 
     @cached_property
     def tables(self) -> list[Table]:

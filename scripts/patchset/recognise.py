@@ -53,21 +53,22 @@ class Likeness:
                 f"{self.share:.0%} of its lines are there"
             )
         if self.exact:
-            return f"{self.base}: all {count} {surest.origin} lines at their numbers"
+            return f"{self.base}: all {count} lines {surest.origin} are at their numbers"
         moves = sorted({fit.moved for fit in self.marks.values()})
         moved = " to ".join(f"{move:+d}" for move in dict.fromkeys((moves[0], moves[-1])))
         return (
             f"{self.base}: all {len(self.marks)} marks are there, moved by {moved} lines; "
-            f"{len(self.different)} of {count} {surest.origin} lines are not at their numbers"
+            f"{len(self.different)} of {count} lines {surest.origin} are not at their numbers"
         )
 
     def differences(self) -> Iterator[str]:
-        """Say what is in the way of each missing mark."""
+        """Say what is in the way of each missing mark, where most of it is left."""
         for name, fit in self.missing.items():
             first, last = self.base.facts["marks"][name]
-            yield f"{name} (lines {first}-{last} of {self.base.name}): {fit.why}"
-            for text in fit.differences:
-                number, sign, _ = text.split(" ", 2)
+            gone = sum(": - " in text for text in fit.differences)
+            left = 2 * gone < last - first + 1
+            yield f"{name} (lines {first}-{last}): {fit.why if left else 'not in the file'}"
+            for number, sign, _ in (text.split(" ", 2) for text in fit.differences if left):
                 if sign == "+":
                     yield f"{name}: {number} {self.lines[int(number[:-1]) - 1]}"
 

@@ -79,6 +79,9 @@ def test_recognise_none_says_what_differs(later, name):
     for says in ("the file is of no known base", "base pin (", "base later (", "sizes"):
         assert says in str(error.value)
     assert nearest(later.project, text).base.name == name
+    text = "\n".join(f"# {n}" for n in range(1800))
+    with pytest.raises(Refusal, match=r"\(lines \d+-\d+\): not in the file"):
+        recognise(later.project, text, "the file")
 
 
 def test_recognise_empty_is_none(later):
@@ -131,7 +134,7 @@ def test_check_tells_bases_and_origins(later):
     done = later.run("check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS pin/base" in done.stdout and "PASS later/base" in done.stdout
-    assert re.search(r"PASS pin/hunk/0002-1 .* \d+ vouched for lines match", done.stdout)
+    assert re.search(r"PASS pin/hunk/0002-1 .* \d+ vouched for", done.stdout)
     # The module that the first patch adds is patched by the second: its lines are ours.
     assert re.search(r"PASS later/hunk/0002-\d text_sample.py line \d+: 1 ours", done.stdout)
     assert "graphs: 1 patches; one-launch: 1 patches" in done.stdout
@@ -151,7 +154,7 @@ def test_check_reconstructed_lines_named(later):
     """A hunk on lines that only the second table has says so."""
     folder = later.base.folder
     rows = (folder / "lines.tsv").read_text().splitlines(keepends=True)
-    write(folder / "sure.tsv", "".join(rows[1:4] + rows[648:651]))
+    write(folder / "sure.tsv", "".join(rows[1:4] + rows[648:655]))
     digest = sha256((folder / "sure.tsv").read_bytes())
     head = "[base.later.tables]\n"
     before, after = (later.root / "UPSTREAM").read_text().split(head)
@@ -297,7 +300,7 @@ def test_adding_a_base_as_documented(later, tmp_path):
     cover(later.root, "newer", "longest")
     done = later.run("check")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"PASS newer/hunk/0001-1 \S+ line \d+: 3 seen lines match", done.stdout)
+    assert re.search(r"PASS newer/hunk/0001-1 \S+ line \d+: 3 seen", done.stdout)
 
 
 # overlay/ and export: a change goes into the patch whose lines it changes.

@@ -341,7 +341,7 @@ def add_later(world: World) -> World:
     write(origin / FILE, join_lines(lines))
     commit_id = commit(origin, "later")
     git(origin, "checkout", "-q", "main")
-    marks = {"head": (1, 3), "one_by_one": (648, 650)}
+    marks = {"head": (1, 3), "one_by_one": (648, 654)}
     write_base(root, "later", commit_id, lines, marks, [(1, len(lines))], date="2026-10-03")
     work = root.parent / "later"
     git(root.parent, "clone", "-q", "-b", "later", str(origin), str(work))
