@@ -41,13 +41,13 @@ test: $(ENV) ## Run all tests that this machine can run, cheapest first
 .PHONY: check apply unapply check-upstream wheel overlay overlay-status pr export
 # Quoted, because a folder's name may have spaces.
 DIR = $(if $(TRTLLM_DIR),--dir "$(TRTLLM_DIR)")
-check: ## Check patches/ offline against the pin's line hashes (no torch needed)
+check: ## Check the patches of every base offline against its line hashes (no torch needed)
 	$(BOOTSTRAP_PYTHON) -m patchset check $(ARGS)
-apply: ## Apply patches/ to TRTLLM_DIR, or to a fresh sparse clone under build/
+apply: ## Apply the patches of the base that TRTLLM_DIR has, or of the pin to a fresh sparse clone
 	$(BOOTSTRAP_PYTHON) -m patchset apply $(DIR) $(ARGS)
 unapply: ## Restore the checkout that apply changed
 	$(BOOTSTRAP_PYTHON) -m patchset unapply $(DIR) $(ARGS)
-check-upstream: ## Tell hunk by hunk whether the series fits another commit: REF=main
+check-upstream: ## Tell which base a commit has, and hunk by hunk whether its patches fit: REF=main
 	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref "$(REF)") $(DIR) $(ARGS)
 wheel: ## Build a wheel of ours that patches an installed TensorRT-LLM on import, never on disk
 	$(BOOTSTRAP_PYTHON) -m patchset wheel $(ARGS)
@@ -55,9 +55,9 @@ overlay: ## Make the same as a folder for PYTHONPATH, where nothing may be insta
 	$(BOOTSTRAP_PYTHON) -m patchset overlay $(ARGS)
 overlay-status: ## Say which processes the wheel or folder reaches, for which file and digest
 	$(BOOTSTRAP_PYTHON) -m patchset overlay-status $(ARGS)
-pr: $(ENV) ## Prepare the branch and the cover text of the upstream pull request
-	$(PYTHON) -m patchset pr $(DIR) $(ARGS)
-export: ## Regenerate the patch of new modules from overlay/
+pr: $(ENV) ## Prepare branch and cover text of an upstream pull request: [PR=name], the first if none
+	$(PYTHON) -m patchset pr $(if $(PR),--pr "$(PR)") $(DIR) $(ARGS)
+export: ## Bring what was edited in overlay/ into the patches of every base
 	$(BOOTSTRAP_PYTHON) -m patchset export $(ARGS)
 
 ##@ Housekeeping

@@ -7,8 +7,8 @@ imports, byte for byte. The stand-ins under host/ carry them. A checkout is neve
 
     unfixed side    the checkout's files, or those of the commit below the patches where the
                     checkout has them already (`make apply`, a pull request's branch)
-    fixed side      patches/ applied to a copy of the unfixed side, or the checkout's own files
-                    where it has the patches already
+    fixed side      the patches of the base that the checkout's lines are of, applied to a copy of
+                    the unfixed side, or the checkout's own files where it has them already
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchset.fit import patched
-from patchset.patch import PatchError
-from patchset.project import Project, join_lines, mismatches, split_lines
+from patchset.patch import Patch, PatchError
+from patchset.project import Base, Project, join_lines, split_lines
+from patchset.recognise import Likeness, nearest, recognise
 from patchset.report import Misfit, Refusal
 
 from parity.imports import PACKAGE, Read, walk
@@ -87,12 +88,12 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
 
     Args:
         folder: The checkout's top.
-        project: Where patches/ and the pin's line hashes are; this project when None.
+        project: Where the bases, their patches and line hashes are; this project when None.
         build: Where the stages are made; build/ when None.
 
     Raises:
-        ValueError: The folder is no checkout, lacks a file, holds another transformer that the
-            patches do not fit, or imports what neither it nor the stand-ins have.
+        ValueError: The folder is no checkout, lacks a file, holds a transformer of no base or of
+            one without patches, or imports what neither it nor the stand-ins have.
     """
     project = project or Project(ROOT)
     what = f"--trtllm-dir {folder}"
@@ -114,7 +115,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
             shown = "\n    ".join(missing[:12])
             raise ValueError(
                 f"{what} cannot be run, its {side} side does not hold together:\n    {shown}\n"
-                "Use a checkout of the commit in UPSTREAM."
+                "Use a checkout of a commit in UPSTREAM."
             )
     digests = {
         side: {path: hashlib.sha256(text).hexdigest() for path, text in sorted(found.items())}
@@ -162,45 +163,39 @@ def _sides(folder: Path, project: Project, what: str) -> _Sides:
     text = tree(project.file)
     if text is None:
         raise ValueError(f"{what} lacks {project.file}; Cosmos3 came to TensorRT-LLM later.")
-    wrong = _wrong_lines(text, project)
-    if not wrong:
-        fixed = _with_series(tree, project, anywhere=False)
-        return _Sides(
-            head,
-            (
-                "the checkout's files; every line that the patches touch is the pin's",
-                _series_text(project),
-            ),
-            {"unfixed": tree, "fixed": fixed},
-        )
-    if _has_patches(tree, project):
-        base = _below(folder, project) if head else None
-        if base is None:
+    text = text.decode("utf-8", "replace")
+    applied = [base for base in project.bases if _has_patches(tree, base)]
+    if applied and nearest(project, text).missing:
+        found, below = _below(folder, project) if head else (None, "")
+        if found is None:
             raise ValueError(
-                f"{what} has the patches applied and no commit below them to compare with; run "
-                "`make unapply`, or give a git checkout whose history reaches the pin."
+                f"{what} has the patches applied ({' or '.join(map(str, applied))}) and no commit "
+                "below them to compare with; run `make unapply`, or give a git checkout whose "
+                "history reaches a base."
             )
         return _Sides(
             head,
-            (f"the checkout's commit {base[:12]}, below the patches", _applied_text(folder)),
-            {"unfixed": lambda path: _git(folder, "cat-file", "blob", f"{base}:{path}")}
+            (
+                f"the checkout's commit {below[:12]}, below the patches; {found.said}",
+                _applied_text(folder),
+            ),
+            {"unfixed": lambda path: _git(folder, "cat-file", "blob", f"{below}:{path}")}
             | {"fixed": tree},
         )
     try:
-        fixed = _with_series(tree, project, anywhere=True)
-    except Misfit as error:
+        found = recognise(project, text, "its transformer")
+        patches = found.base.require_patches()
+        fixed = _with_series(tree, patches, anywhere=not found.exact)
+    except (Misfit, Refusal) as error:
         raise ValueError(
-            f"{what} holds another {project.file.rpartition('/')[2]} than the pin: {len(wrong)} of "
-            f"{len(project.table)} lines differ, the first is line {wrong[0]}, and the patches do "
-            f"not fit it ({error}). Check out {project.pin[:12]}; `make check-upstream` tells what "
-            "moved."
+            f"{what}: {error}\n`make check-upstream` tells hunk by hunk what moved; or check out "
+            f"{' or '.join(base.commit[:12] for base in project.bases if base.series)}."
         ) from error
     return _Sides(
         head,
         (
-            f"the checkout's files, not the pin's: {len(wrong)} of {len(project.table)} lines "
-            "differ, and the patches fit all the same",
-            _series_text(project),
+            f"the checkout's files, {found.said}",
+            f"a copy of the unfixed side with its {len(patches)} patches applied",
         ),
         {"unfixed": tree, "fixed": fixed},
     )
@@ -216,35 +211,31 @@ def _reader(root: Path) -> Read:
     return read
 
 
-def _wrong_lines(text: bytes, project: Project) -> list[int]:
-    return mismatches(project.table, text.decode("utf-8", "replace").split("\n"))
-
-
-def _has_patches(read: Read, project: Project) -> bool:
-    """Whether the new modules are all there, whatever they hold."""
-    modules = [path for path in project.overlay if path.startswith(f"{project.modules}/")]
+def _has_patches(read: Read, base: Base) -> bool:
+    """Whether the base's new modules are all there, whatever they hold."""
+    new = [diff.path for patch in base.patches for diff in patch.files if diff.new]
+    modules = [path for path in new if path.startswith(f"{base.project.modules}/")]
     return bool(modules) and all(read(path) is not None for path in modules)
 
 
-def _below(folder: Path, project: Project) -> str | None:
-    """Returns the newest commit whose transformer is the pin's."""
+def _below(folder: Path, project: Project) -> tuple[Likeness | None, str]:
+    """Returns the newest commit whose transformer is a base's to the line, and what it is."""
     args = ("log", f"-n{HISTORY}", "--format=%H", "--", project.file)
-    candidates = [project.pin, *(_git(folder, *args) or b"").decode().split()]
-    for commit in candidates:
+    changes = (_git(folder, *args) or b"").decode().split()
+    # A commit that changed the file has its parent's text before it.
+    candidates = [name for commit in changes for name in (commit, f"{commit}^")]
+    for commit in [*candidates, *(base.commit for base in project.bases)]:
         text = _git(folder, "cat-file", "blob", f"{commit}:{project.file}")
-        if text is not None and not _wrong_lines(text, project):
-            return commit
-        # The commit that changed the file has its parent's text before it.
-        before = _git(folder, "cat-file", "blob", f"{commit}^:{project.file}")
-        if before is not None and not _wrong_lines(before, project):
-            return (_git(folder, "rev-parse", f"{commit}^") or b"").decode().strip()
-    return None
+        found = nearest(project, text.decode("utf-8", "replace")) if text else None
+        if found and found.exact:
+            return found, (_git(folder, "rev-parse", commit) or b"").decode().strip()
+    return None, ""
 
 
-def _with_series(tree: Read, project: Project, anywhere: bool) -> Read:
+def _with_series(tree: Read, patches: list[Patch], anywhere: bool) -> Read:
     """Returns a reader of the tree after the series, all of it in memory."""
     changed: dict[str, str] = {}
-    for patch in project.patches:
+    for patch in patches:
         for diff in patch.files:
             if diff.new:
                 changed[diff.path] = diff.text
@@ -261,11 +252,6 @@ def _with_series(tree: Read, project: Project, anywhere: bool) -> Read:
         return changed[path].encode() if path in changed else tree(path)
 
     return read
-
-
-def _series_text(project: Project) -> str:
-    count = len(project.series)
-    return f"a copy of the unfixed side with patches/ applied ({count} patches)"
 
 
 def _applied_text(folder: Path) -> str:

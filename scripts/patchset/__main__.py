@@ -9,7 +9,7 @@ from pathlib import Path
 from . import check, checkout, export, overlay, pr
 from .git import GitError
 from .patch import PatchError
-from .project import Project
+from .project import Project, line_table
 from .report import Misfit, Refusal, Report, note
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,25 +27,29 @@ def parser() -> argparse.ArgumentParser:
     def directory(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--dir", type=Path, help="a checkout; default: a clone under build/")
 
-    add("check", "check the series offline against the pin's line hashes")
+    add("check", "check the series of every base offline against its line hashes")
     sub = add("export", "rewrite the new files in the patches from overlay/")
     sub.add_argument("--check", action="store_true", help="only tell what differs; exit 1 if any")
-    sub = add("tree", "make a small git checkout of the pinned file, to edit the series in")
+    add("table", "print the line table of a file").add_argument("file", type=Path)
+    sub = add("tree", "make a small git checkout of a base's file, to edit its series in")
     sub.add_argument("folder", type=Path, help="the checkout to make")
-    sub.add_argument("--pinned", type=Path, required=True, help="the pinned file, or its tree")
-    sub = add("refresh", "rewrite patches/ from the commits of such a checkout")
+    sub.add_argument("--pinned", type=Path, required=True, help="the base's file, or its tree")
+    sub = add("refresh", "rewrite a base's patches from the commits of such a checkout")
     sub.add_argument("--tree", type=Path, required=True, help="the checkout")
-    sub.add_argument("--base", help="commit below the series; default: tag pin, or the pin")
+    sub.add_argument("--base", help="commit below the series; default: tag base, or a base")
     sub = add("apply", "commit the series on a branch of its own and check it out")
     directory(sub)
-    sub.add_argument("--try", dest="anywhere", action="store_true", help="take another commit too")
+    sub.add_argument(
+        "--try", dest="anywhere", action="store_true", help="take a file of no base too"
+    )
     sub.add_argument("--url", help="clone from here instead")
     sub = add("unapply", "go back to what was checked out before apply")
     directory(sub)
-    sub = add("check-upstream", "tell hunk by hunk whether the series fits another commit")
+    sub = add("check-upstream", "tell which base a commit has, and whether hunks fit")
     directory(sub)
     sub.add_argument("--ref", help="branch, tag or commit; fetched if the checkout lacks it")
     sub.add_argument("--file", type=Path, help="hold it against this copy of the file instead")
+    sub.add_argument("--base", help="take this base's series, whatever the file is of")
     sub.add_argument("--url", help="clone from here instead")
 
     def interpreter(sub: argparse.ArgumentParser) -> None:
@@ -65,8 +69,13 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--accept-version", help="take this version too")
         sub.add_argument("--accept-digest", help="take a file with this sha256, if every hunk fits")
     interpreter(add("overlay-status", "tell which processes an overlay reaches, and for what"))
-    directory(add("pr", "prepare branch and cover text of the pull request, and check them"))
-    directory(add("check-pr", "check that branch and text again"))
+    for name, text in (
+        ("pr", "prepare branch and cover text of a pull request, and check them"),
+        ("check-pr", "check that branch and text again"),
+    ):
+        sub = add(name, text)
+        directory(sub)
+        sub.add_argument("--pr", help="which of the base's; default: its first")
     return top
 
 
@@ -77,6 +86,9 @@ def run(args: argparse.Namespace, project: Project, report: Report) -> int:
             return check.run(project, report)
         case "export":
             return export.export(project, report, args.check)
+        case "table":
+            print(line_table(args.file.read_bytes().decode()), end="")
+            return 0
         case "tree":
             return export.tree(project, args.folder, args.pinned, report)
         case "refresh":
@@ -94,9 +106,9 @@ def run(args: argparse.Namespace, project: Project, report: Report) -> int:
         case "overlay-status":
             return overlay.show_status(args)
         case "pr":
-            return pr.prepare(project, args.dir, report)
+            return pr.prepare(project, args.dir, args.pr, report)
         case "check-pr":
-            return pr.check_branch(project, args.dir, report)
+            return pr.check_branch(project, args.dir, args.pr, report)
     raise AssertionError(args.command)
 
 

@@ -2,24 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the patch set offline: no upstream tree, no torch, a second or two.
 
-What is known of the pinned file is a hash for each line of some regions. Every line that a patch
-removes or anchors on is held against the hash at its number; the file is then followed through the
-series as a list whose entries are a line number (a line of the pin) or a text (a line of ours).
+What is known of a base's file is a hash for each line of some regions, and where that hash is from.
+Every line that a patch removes or anchors on is held against the hash at its number; the file is
+then followed through the series as a list whose entries are a line number (a line of the base) or a
+text (a line of ours).
 """
 
 import ast
 import re
+from collections import Counter
 
 from . import patch as mbox
 from .fit import splice
 from .fragments import Modules, fragment
-from .project import Project, line_hash, sha256
+from .project import Base, Project, join_lines, line_hash, sha256
 from .report import Report
 
 COLUMNS = 100
 SUBJECT = 75
 LABELS = ("Problem:", "Mechanism:", "Cost:")
-TRAILERS = ("Link", "Fixes", "Forwarded")
+TRAILERS = ("Link", "Forwarded")
 # Where upstream keeps tests for this code; its test lists take multi_gpu/ whole.
 TESTS = "tests/unittest/_torch/visual_gen"
 SPDX = (
@@ -30,19 +32,69 @@ SPDX = (
 
 
 def run(project: Project, report: Report) -> int:
-    """Run every check and return the exit status."""
-    _pin(project, report)
-    _series(project, report)
+    """Run every check on every base and return the exit status."""
+    placed: set[str] = set()
+    for base in project.bases:
+        report.prefix = f"{base.name}/"
+        _known(base, report)
+        if base.series or any(base.folder.glob("*.patch")) or (base.folder / "series").exists():
+            placed |= _patches(base, report)
+        else:
+            report.line(None, "series", "no patches yet for this base", "a series")
+    report.prefix = ""
+    found = [f"overlay/{p} is in no patch; run export" for p in project.overlay if p not in placed]
+    report.problems("overlay", found, f"{len(project.overlay)} files", "each in a series")
+    names = {*project.upstream["base"], "unclear"}
+    releases = project.upstream.get("releases", {}).items()
+    found = [
+        f"{release} is like no base: {name}" for release, name in releases if name not in names
+    ]
+    report.problems("releases", found, f"{len(releases)} releases", "a base each, or unclear")
+    return report.finish()
+
+
+def _known(base: Base, report: Report) -> None:
+    """What is said and known of a base, before any patch."""
+    facts = base.facts
+    whole = re.fullmatch("[0-9a-f]{40}", base.commit)
+    digits = base.commit[:12] if whole else f"{base.commit} (no more digits known)"
+    said = f"{facts['date']}, {facts['state']}, commit {digits}"
+    said += f"; {facts['caveat']}" if "caveat" in facts else ""
+    report.line(bool(re.fullmatch("[0-9a-f]{10,40}", base.commit)), "base", said, "a commit")
+    for table in base.tables:
+        digest = sha256(table.path.read_bytes())
+        said = f"{len(table.lines)} lines {table.origin}, sha256 {digest[:12]}"
+        report.line(digest == table.digest, f"table/{table.path.name}", said, table.digest[:12])
+    found = [
+        f"line {number} is another one in {table.path.name}"
+        for table in base.tables
+        for number, digest in table.lines.items()
+        if base.lines[number][0] != digest
+    ]
+    report.problems("tables", found, f"{len(base.lines)} lines", "alike in each table")
+    marks = facts["marks"].items()
+    found = [
+        f"{name}: line {number} is not in {base.tables[0].path.name}"
+        for name, (first, last) in marks
+        for number in range(first, last + 1)
+        if number not in base.table
+    ]
+    report.problems("marks", found, f"{len(marks)} marks", "in the surest table")
+
+
+def _patches(base: Base, report: Report) -> set[str]:
+    """Check a base's series, and return the paths of the files that it makes."""
+    _series(base, report)
     patches = []
-    for name in project.series:
+    for name in base.series:
         try:
-            patches.append(mbox.parse(name, project.patch_text(name)))
+            patches.append(mbox.parse(name, base.patch_text(name)))
         except mbox.PatchError as error:
             report.problems(f"parse/{name[:4]}", [str(error)], 0, "a mailbox patch")
     for number, patch in enumerate(patches, 1):
         tag = patch.name[:4]
         report.problems(
-            f"form/{tag}", form(project, patch, number), "canonical", "mailbox, -U1, no sign-off"
+            f"form/{tag}", form(base, patch, number), "canonical", "mailbox, -U1, no sign-off"
         )
         report.problems(
             f"message/{tag}",
@@ -51,44 +103,32 @@ def run(project: Project, report: Report) -> int:
             f"<= {SUBJECT}, body with {' '.join(LABELS)} {' '.join(TRAILERS)}",
         )
         report.problems(f"style/{tag}", style(patch), "added lines", f"ASCII, {COLUMNS} columns")
-    if len(patches) == len(project.series):
-        _contents(project, patches, report)
-    else:
+    if len(patches) < len(base.series):
         report.line(False, "contents", "not checked", "all patches parse")
-    return report.finish()
+        return {diff.path for patch in patches for diff in patch.files}
+    return _contents(base, patches, report)
 
 
-def _pin(project: Project, report: Report) -> None:
-    data = project.table_path.read_bytes()
-    digest = sha256(data)
-    wanted = project.upstream["digests"]["lines"]
-    report.line(digest == wanted, "pin/line-table", digest[:12], f"{wanted[:12]} in UPSTREAM")
-    anchors = project.upstream.get("anchors", {}).values()
-    missing = [n for a, b in anchors for n in range(a, b + 1) if n not in project.table]
-    report.line(
-        not missing, "pin/anchors", f"{len(missing)} lines of {len(project.table)} missing", 0
-    )
-
-
-def _series(project: Project, report: Report) -> None:
-    names = project.series
-    folder = project.root / "patches"
+def _series(base: Base, report: Report) -> None:
+    names, folder = base.series, base.folder
     there = {p.name for p in folder.glob("*.patch")}
     found = [f"{n} is listed twice" for n in sorted({n for n in names if names.count(n) > 1})]
     found += [f"{n} is listed but missing" for n in sorted(set(names) - there)]
     found += [f"{n} is not in series: an orphan" for n in sorted(there - set(names))]
     if not names:
         found.append("the series is empty")
-    base = re.search(r"^# base-commit: (\w+)$", (folder / "series").read_text("utf-8"), re.M)
-    if not base or base[1] != project.pin:
-        found.append(f"no line '# base-commit: {project.pin}'")
+    series = folder / "series"
+    text = series.read_text("utf-8") if series.exists() else ""
+    stated = re.search(r"^# base-commit: (\w+)$", text, re.M)
+    if not stated or stated[1] != base.commit:
+        found.append(f"no line '# base-commit: {base.commit}'")
     report.problems("series", found, f"{len(names)} patches", "no orphans, no duplicates")
 
 
-def form(project: Project, patch: mbox.Patch, number: int) -> list[str]:
+def form(base: Base, patch: mbox.Patch, number: int) -> list[str]:
     """Problems of one patch's form: writer's own text, name, hunks in order and minimal."""
     found = []
-    text = project.patch_text(patch.name)
+    text = base.patch_text(patch.name)
     canonical = mbox.render(patch)
     if text != canonical:
         pairs = zip(text.split("\n"), canonical.split("\n"))
@@ -182,16 +222,17 @@ class Tree:
     """What is known of the files after some patches of the series.
 
     Attributes:
-        files: path -> entries; an entry is the number of a line of the pin, or our text.
-        known: number of a line of the pin -> its text, for those that a patch showed rightly.
-        checked: how many lines of the pin were held against their hash.
+        files: path -> entries; an entry is the number of a line of the base, or our text.
+        known: number of a line of the base -> its text, for those that a patch showed rightly.
+        hunks: of the last patch, for each hunk in a file that is there: where it stands, how many
+            of its lines are from where, and what else it expects to find there.
     """
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
-        self.files: dict[str, list[int | str]] = {project.file: list(range(1, 100_000))}
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self.files: dict[str, list[int | str]] = {base.file: list(range(1, 100_000))}
         self.known: dict[int, str] = {}
-        self.checked = 0
+        self.hunks: list[tuple[str, Counter, list[str]]] = []
 
     def apply(self, patch: mbox.Patch) -> tuple[list[str], list[str]]:
         """Take one patch in.
@@ -199,117 +240,128 @@ class Tree:
         Returns:
             Problems with where it writes, and problems with what it expects to find there.
         """
-        paths, lines = [], []
+        paths, self.hunks = [], []
         for diff in patch.files:
             where = f"{patch.name}: {diff.path}"
             folder = diff.path.rpartition("/")[0]
             if diff.new:
-                ours = folder == self.project.modules or f"{folder}/".startswith(f"{TESTS}/")
-                if not ours:
-                    paths.append(f"{where}: new files go to {self.project.modules} or {TESTS}")
+                modules = self.base.project.modules
+                if folder != modules and not f"{folder}/".startswith(f"{TESTS}/"):
+                    paths.append(f"{where}: new files go to {modules} or {TESTS}")
                 if diff.path in self.files:
                     paths.append(f"{where}: is there already")
                 self.files[diff.path] = list(diff.hunks[0].post)
                 continue
             if diff.path not in self.files:
-                paths.append(
-                    f"{where}: its text at the pin cannot be verified, so it is not patched"
-                )
+                paths.append(f"{where}: its text cannot be verified, so it is not patched")
                 continue
             entries = self.files[diff.path]
             ready = []
             for hunk in diff.hunks:
-                wrong = self._expect(where, entries, hunk)
-                lines += wrong
+                place = f"{diff.path.rpartition('/')[2]} line {hunk.old_start}"
+                self.hunks.append((place, *self._expect(where, entries, hunk)))
                 if hunk.first + len(hunk.pre) <= len(entries):
                     ready.append(hunk)
             for hunk in sorted(ready, key=lambda h: -h.first):
                 splice(entries, hunk, hunk.first)
-        return paths, lines
+        return paths, [problem for _, _, wrong in self.hunks for problem in wrong]
 
-    def _expect(self, where: str, entries: list[int | str], hunk: mbox.Hunk) -> list[str]:
-        found = []
+    def text(self, path: str) -> str | None:
+        """Return a file that is all ours, or None."""
+        entries = self.files[path]
+        return None if any(isinstance(e, int) for e in entries) else join_lines(entries)
+
+    def _expect(self, where: str, entries: list[int | str], hunk: mbox.Hunk):
+        found, origins = [], Counter()
         for offset, text in enumerate(hunk.pre):
             at = hunk.first + offset
             entry = entries[at] if at < len(entries) else ""
             if isinstance(entry, str):
+                origins["ours"] += 1
                 if at >= len(entries) or entry != text:
                     found.append(f"{where}:{at + 1}: the series has another line there: {text!r}")
                 continue
-            self.checked += 1
-            digest = self.project.table.get(entry)
-            if digest is None:
-                found.append(f"{where}:{at + 1}: line {entry} of the pin is in no known region")
+            digest, origin = self.base.lines.get(entry, ("", "unknown"))
+            origins[origin] += 1
+            if not digest:
+                found.append(f"{where}:{at + 1}: line {entry} of the base is in no known region")
             elif digest != line_hash(text):
-                found.append(f"{where}:{at + 1}: line {entry} of the pin is not {text!r}")
+                found.append(f"{where}:{at + 1}: line {entry} of the base is not {text!r}")
             else:
                 self.known[entry] = text
-        return found
+        return origins, found
 
 
-def _contents(project: Project, patches: list[mbox.Patch], report: Report) -> None:
-    tree = Tree(project)
-    for patch in patches:
+def _contents(base: Base, patches: list[mbox.Patch], report: Report) -> set[str]:
+    tree, broken = Tree(base), []
+    for number, patch in enumerate(patches):
         tag = patch.name[:4]
-        before = tree.checked
-        paths, lines = tree.apply(patch)
+        limit = base.facts["sizes"][number > 0]
+        size = sum(len(hunk.added) for diff in patch.files for hunk in diff.hunks)
+        report.line(size <= limit, f"size/{tag}", f"{size} lines added", f"<= {limit}")
+        paths, _ = tree.apply(patch)
         report.problems(f"paths/{tag}", paths, f"{len(patch.files)} files", "known or new")
-        seen = tree.checked - before
-        report.problems(f"preimage/{tag}", lines, f"{seen} lines of the pin match", "all")
-    _new_modules(project, patches, tree, report)
-    _python(project, patches, report)
+        for count, (place, origins, wrong) in enumerate(tree.hunks, 1):
+            said = ", ".join(f"{n} {origin}" for origin, n in sorted(origins.items()))
+            report.problems(f"hunk/{tag}-{count}", wrong, f"{place}: {said}", "as hashed")
+        for path in (d.path for d in patch.files if d.path in tree.files):
+            try:
+                if path.endswith(".py") and (text := tree.text(path)) is not None:
+                    compile(text, path, "exec")
+            except SyntaxError as error:
+                broken.append(f"{patch.name}: {path}: {error}")
+    new = set(tree.files) - {base.file}
+    _new_modules(base, {path: tree.text(path) for path in new}, report)
+    _requests(base, patches, report)
+    _python(base, patches, new, broken, report)
+    return new
 
 
-def _new_modules(project, patches, tree: Tree, report: Report) -> None:
-    found = []
-    for path, text in project.overlay.items():
-        entries = tree.files.get(path)
-        if entries is None:
-            found.append(f"overlay/{path} is in no patch; run export")
-        elif "".join(f"{line}\n" for line in entries) != text:
-            found.append(f"overlay/{path} and the series differ; run export")
-    for patch in patches:
-        for diff in patch.files:
-            inside = diff.path.startswith(f"{project.modules}/")
-            if diff.new and inside and diff.path not in project.overlay:
-                found.append(f"{patch.name}: {diff.path} is not in overlay/")
-            if not diff.new and diff.path in project.overlay:
-                found.append(f"{patch.name}: changes {diff.path}, which overlay/ holds whole")
-    report.problems("overlay", found, f"{len(project.overlay)} files equal", "byte for byte")
-    first = [diff for patch in patches[:1] for diff in patch.files]
-    others = [diff.path for diff in first if not diff.new or diff.path not in project.overlay]
-    report.line(not others, "overlay/first", f"{len(others)} other files in the first patch", 0)
+def _new_modules(base: Base, new: dict[str, str], report: Report) -> None:
+    """The whole series has to leave the new files as overlay/ has them."""
+    overlay, modules = base.project.overlay, base.project.modules
+    found = [f"{p} is not in overlay/" for p in new if p not in overlay and p.startswith(modules)]
+    common = [path for path in new if path in overlay]
+    found += [
+        f"overlay/{p} and the series differ; run export" for p in common if overlay[p] != new[p]
+    ]
+    report.problems("overlay", sorted(found), f"{len(common)} files equal", "byte for byte")
 
 
-def _python(project, patches, report: Report) -> None:
-    broken, possible, hunks = [], 0, 0
+def _requests(base: Base, patches: list[mbox.Patch], report: Report) -> None:
+    starts = [name for patch in patches for key, name in patch.trailers if key == "Pull-Request"]
+    found = [f"{name} begins twice" for name in set(starts) if starts.count(name) > 1]
+    for name in base.requests:
+        if not (base.folder / f"cover-{name}.md").exists():
+            found.append(f"{name} has no cover-{name}.md")
+    fixes = base.facts.get("fixes")
+    if fixes and ("Fixes", fixes) not in [t for patch in patches for t in patch.trailers]:
+        found.append(f"no patch says 'Fixes: {fixes}'")
+    said = "; ".join(f"{name}: {len(own)} patches" for name, own in base.requests.items())
+    report.problems("requests", found, said, "each with its cover")
+
+
+def _python(base: Base, patches, new: set[str], broken: list[str], report: Report) -> None:
+    possible, hunks = 0, 0
     trees: list[ast.Module] = []
     added: list[str] = []
     for patch in patches:
-        for diff in patch.files:
-            if not diff.path.endswith(".py"):
-                continue
-            if diff.new:
-                try:
-                    compile(diff.text, diff.path, "exec")
-                except SyntaxError as error:
-                    broken.append(f"{patch.name}: {diff.path}: {error}")
-                continue
-            for hunk in diff.hunks:
-                hunks += 1
-                tree = fragment(hunk.post)
-                added += hunk.added
-                if tree is not None:
-                    possible += 1
-                    trees.append(tree)
-                elif fragment(hunk.pre) is not None:
-                    where = f"{patch.name}: {diff.path} hunk at {hunk.old_start}"
-                    broken.append(f"{where}: no longer Python")
+        for hunk in (h for d in patch.files if d.path == base.file for h in d.hunks):
+            hunks += 1
+            tree = fragment(hunk.post)
+            added += hunk.added
+            if tree is not None:
+                possible += 1
+                trees.append(tree)
+            elif fragment(hunk.pre) is not None:
+                where = f"{patch.name}: {base.file} hunk at {hunk.old_start}"
+                broken.append(f"{where}: no longer Python")
     report.problems(
         "compile", broken, f"{possible} of {hunks} hunks compile", "all that did before"
     )
+    own = {path: text for path, text in base.project.overlay.items() if path in new}
     try:
-        modules = Modules(project.modules, project.overlay)
+        modules = Modules(base.project.modules, own)
     except SyntaxError as error:
         report.problems("names", [f"overlay/: {error}"], 0, "in overlay/, with that signature")
         return

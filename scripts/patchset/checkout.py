@@ -28,7 +28,8 @@ from pathlib import Path
 
 from . import drift
 from .git import Git, GitError, as_written, build
-from .project import BRANCH, Project, split_lines
+from .project import BRANCH, Base, Project, split_lines
+from .recognise import Likeness, compare, nearest, recognise
 from .report import Misfit, Refusal, Report, note
 
 REF = f"refs/heads/{BRANCH}"
@@ -293,11 +294,14 @@ def _protected(work) -> int:
 def clone(project: Project, url: str | None = None) -> Path:
     """Return a sparse, blobless, single-commit clone of upstream under build/, made if need be.
 
+    It has the first base's commit.
+
     Raises:
         Refusal: upstream cannot be reached.
     """
     place = project.build / "TensorRT-LLM"
     url = url or project.upstream["upstream"]["repository"]
+    commit = project.bases[0].commit
     project.build.mkdir(exist_ok=True)
     with open(project.build / ".clone.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -309,13 +313,13 @@ def clone(project: Project, url: str | None = None) -> Path:
             fresh = Path(folder) / "checkout"
             fresh.mkdir()
             git = Git(fresh)
-            note(f"cloning {project.pin[:12]} of {url} into {place} (only the folders needed)")
+            note(f"cloning {commit[:12]} of {url} into {place} (only the folders needed)")
             step("clone-started")
             git.run("init", "--quiet", ".")
             git.run("remote", "add", "origin", url)
             patterns = "".join(f"/{path}/\n" for path in project.upstream["upstream"]["sparse"])
             git.run("sparse-checkout", "set", "--no-cone", "--stdin", stdin=patterns)
-            fetch(git, project.pin)
+            fetch(git, commit)
             step("clone-fetched")
             git.run("checkout", "--quiet", "--detach", "FETCH_HEAD", progress=True)
             step("clone-checked-out")
@@ -336,23 +340,40 @@ def fetch(git: Git, ref: str) -> str:
     return git.text("rev-parse", "FETCH_HEAD^{commit}")
 
 
+def _file(project: Project, git: Git, commit: str) -> str:
+    """Return the upstream file at a commit, or nothing where it has none."""
+    return git.ask("cat-file", "blob", f"{commit}:{project.file}") or ""
+
+
+def base_below(project: Project, checkout: Checkout) -> tuple[Base, str]:
+    """Return the base that an applied series stands on, and its commit.
+
+    Raises:
+        Refusal: the commit is missing.
+    """
+    state, git = checkout.state, checkout.git
+    wanted = [state.base] if state else [base.commit for base in reversed(project.bases)]
+    commit = git.below_head(wanted)
+    if commit is None:
+        listed = " or ".join(one[:12] for one in wanted)
+        raise Refusal(f"{checkout.root}: the commit {listed} that {BRANCH} stands on is missing")
+    return nearest(project, _file(project, git, commit)).base, commit
+
+
 def apply(project: Project, folder: Path | None, report: Report, anywhere: bool, url=None) -> int:
-    """``apply``: put the series on a branch of its own and check it out."""
+    """``apply``: put the series of the checkout's base on a branch of its own and check it out."""
     checkout = Checkout(folder or clone(project, url))
     with checkout.locked():
         git, head = checkout.git, checkout.head
-        patches = project.patches
         if checkout.origin == REF:
             return _again(project, checkout, report)
-        if head != project.pin and not anywhere:
-            raise Refusal(
-                f"{checkout.root} is at {head[:12]}, the patches are for {project.pin[:12]}: check "
-                "that commit out, or ask with --try whether they fit this one (nothing was changed)"
-            )
+        found = _placed(project, checkout, head, anywhere)
+        patches = found.base.require_patches()
+        report.line(not found.missing or None, "base", found.said, "by its lines")
         touched = sorted({diff.path for patch in patches for diff in patch.files})
         checkout.require_clean(touched)
         step("checked")
-        if head != project.pin and not drift.against_commit(git, head, patches, report):
+        if not found.exact and not drift.against_commit(git, head, patches, report):
             report.finish()
             raise Misfit("the series does not fit this commit; nothing was changed")
         tip = build(git, head, patches, as_written, anywhere)
@@ -374,18 +395,32 @@ def apply(project: Project, folder: Path | None, report: Report, anywhere: bool,
     return report.finish()
 
 
+def _placed(project: Project, checkout: Checkout, head: str, anywhere: bool) -> Likeness:
+    """Return what the file at HEAD is like; not ``anywhere``: it has to be a base to the line."""
+    text, what = _file(project, checkout.git, head), f"{checkout.root} at {head[:12]}"
+    if anywhere:
+        return nearest(project, text)
+    advice = "ask with --try whether the patches fit it all the same (nothing was changed)"
+    try:
+        found = recognise(project, text, what)
+    except Refusal as error:
+        raise Refusal(f"{error}\nCheck a base's commit out, or {advice}") from None
+    if not found.exact:
+        raise Refusal(f"{what} is {found.said}; {advice}")
+    return found
+
+
 def _again(project: Project, checkout: Checkout, report: Report) -> int:
-    git, state = checkout.git, checkout.state
-    base = state.base if state else project.pin
-    if git.commit(base) is None:
-        raise Refusal(f"{checkout.root}: the commit {base[:12]} that {BRANCH} stands on is missing")
-    tip = build(git, base, project.patches, as_written, anywhere=True)
-    ours = git.text("rev-list", "--first-parent", f"{base}..HEAD").split("\n")
+    git = checkout.git
+    base, commit = base_below(project, checkout)
+    tip = build(git, commit, base.patches, as_written, anywhere=True)
+    ours = git.text("rev-list", "--first-parent", f"{commit}..HEAD").split("\n")
     if tip not in ours:
         raise Refusal(
             f"{checkout.root}: {BRANCH} holds another version of the series; unapply it first"
         )
-    report.line(True, "applied", f"already, {ours.index(tip)} commits of yours on top", tip[:12])
+    said = f"already, to {base}, {ours.index(tip)} commits of yours on top"
+    report.line(True, "applied", said, tip[:12])
     return report.finish()
 
 
@@ -411,18 +446,24 @@ def unapply(project: Project, folder: Path | None, report: Report) -> int:
         checkout.require_clean([path for path, _ in checkout.changed(state.base, state.tip)])
         back = State(**asdict(state) | {"phase": "switching", "goal": "unapplied"})
         checkout.switch(back)
-        report.line(True, "unapplied", f"{place} is at {checkout.head[:12]}", state.base[:12])
+        said = nearest(project, _file(project, checkout.git, checkout.head)).said
+        where = f"{place} is at {checkout.head[:12]}, {said}"
+        report.line(True, "unapplied", where, state.base[:12])
     return report.finish()
 
 
 def check_upstream(project: Project, args, report: Report) -> int:
-    """``check-upstream``: hold the series against another commit, or a copy of the file."""
+    """``check-upstream``: hold a series against another commit, or a copy of the file.
+
+    It is that of the base that the file is of, or else of the one most like it.
+    """
     if (args.ref is None) == (args.file is None):
         raise Refusal("give one of --ref (REF=branch, tag or commit) and --file")
     if args.file is not None:
-        lines = split_lines(args.file.read_bytes().decode())
-        files = {project.file: lines}
-        drift.against_files(files.get, lambda path: "", project.patches, report)
+        text = args.file.read_bytes().decode()
+        base = _report_base(project, text, args.base, report)
+        read = {project.file: split_lines(text)}.get
+        drift.against_files(read, lambda path: "", base.patches, report)
         return report.finish()
     commit = None
     if args.dir is not None:
@@ -433,5 +474,17 @@ def check_upstream(project: Project, args, report: Report) -> int:
         git = Git(clone(project, args.url))
         commit = git.commit(args.ref) or fetch(git, args.ref)
     note(f"{args.ref} is {commit}")
-    drift.against_commit(git, commit, project.patches, report)
+    base = _report_base(project, _file(project, git, commit), args.base, report)
+    drift.against_commit(git, commit, base.patches, report)
     return report.finish()
+
+
+def _report_base(project: Project, text: str, name: str | None, report: Report) -> Base:
+    found = compare(project.base(name), text.split("\n")) if name else nearest(project, text)
+    for difference in found.differences():
+        note(f"base: {difference}")
+    names = " or ".join(base.name for base in project.bases)
+    report.line(not found.missing, "base", found.said, names)
+    if not found.base.series:
+        report.line(None, "hunks", f"{found.base} has no patches yet", "all fit")
+    return found.base

@@ -81,15 +81,13 @@ def _misfit(lines: list[str], hunk: Hunk, wanted: int, places: list[int]) -> Fit
         )
     pre = hunk.pre
     blocks = SequenceMatcher(None, pre, lines, autojunk=False).get_matching_blocks()
+
+    def told(block) -> int:
+        return sum(bool(line.strip()) for line in pre[block.a : block.a + block.size])
+
     # The longest run that is left of the hunk says where it went; blank lines say nothing.
-    best = max(
-        blocks,
-        key=lambda b: (
-            sum(bool(line.strip()) for line in pre[b.a : b.a + b.size]),
-            -abs(b.b - b.a - wanted),
-        ),
-    )
-    start = max(0, best.b - best.a) if best.size else wanted
+    best = max(blocks, key=lambda b: (told(b), -abs(b.b - b.a - wanted)))
+    start = max(0, best.b - best.a) if told(best) else wanted
     window = lines[start : start + len(pre)]
     differences = []
     for op, a, b, c, d in SequenceMatcher(None, pre, window, autojunk=False).get_opcodes():
@@ -97,7 +95,8 @@ def _misfit(lines: list[str], hunk: Hunk, wanted: int, places: list[int]) -> Fit
             differences += [f"{start + a + i + 1}: - {t}" for i, t in enumerate(pre[a:b])]
             differences += [f"{start + c + i + 1}: + {t}" for i, t in enumerate(window[c:d])]
     gone = sum(": - " in text for text in differences)
-    why = f"{gone} of {len(pre)} lines changed near line {start + 1}"
+    why = f"{gone} of {len(pre)} lines changed" if gone else "new lines stand between its own"
+    why += f" near line {start + 1}"
     return Fit(hunk, None, why, differences)
 
 

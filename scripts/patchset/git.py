@@ -35,6 +35,7 @@ class Git:
         stdin: str | bytes = b"",
         env: dict[str, str] | None = None,
         progress: bool = False,
+        differs: bool = False,
     ) -> bytes:
         """Run git and return its standard output.
 
@@ -43,6 +44,7 @@ class Git:
             stdin: what it reads.
             env: variables in addition to the caller's.
             progress: let its standard error through instead of keeping it for the error.
+            differs: status 1 is no failure but says that two files differ.
 
         Raises:
             GitError: it failed.
@@ -61,7 +63,7 @@ class Git:
             )
         except FileNotFoundError as error:
             raise Refusal(f"cannot run git in {self.root}: {error}") from None
-        if done.returncode:
+        if done.returncode not in range(1 + differs):
             said = "" if progress else done.stderr.decode(errors="replace").strip()
             raise GitError(f"git {' '.join(args[:4])}: {said or f'status {done.returncode}'}")
         return done.stdout
@@ -84,6 +86,13 @@ class Git:
     def commit(self, name: str) -> str | None:
         """Return the id of a commit, or None."""
         return self.ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+
+    def below_head(self, names: list[str]) -> str | None:
+        """Return the id of the first of some commits that HEAD stands on, or None."""
+        for commit in filter(None, map(self.commit, names)):
+            if self.ask("merge-base", "--is-ancestor", commit, "HEAD") is not None:
+                return commit
+        return None
 
     def blob(self, commit: str, path: str) -> str:
         """Return the text of a file in a commit.

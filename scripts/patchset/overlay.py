@@ -22,7 +22,7 @@ from . import drift
 from .check import Tree
 from .export import write_atomically
 from .fit import locate, patched, require_python, splice
-from .project import Project, join_lines, line_hash, sha256, split_lines
+from .project import Base, Project, join_lines, line_hash, sha256, split_lines
 from .report import Misfit, Refusal, Report, note
 from .wheel import write_wheel
 
@@ -68,7 +68,7 @@ def find_package(python: str) -> Path:
 def make(project: Project, args, report: Report) -> int:
     """``overlay``: write the folder, for the package that is installed."""
     package = (args.package or find_package(args.python or sys.executable)).resolve()
-    bases = _bases(project)
+    bases = [base for base in project.bases if base.series]
     series, files = _bundle(bases)
     _hold(series, bases, package, args, report)
     target = args.out or project.build / "overlay"
@@ -86,7 +86,7 @@ def make(project: Project, args, report: Report) -> int:
 
 def make_wheel(project: Project, args, report: Report) -> int:
     """``wheel``: write the wheel; held against an installed package only if one is named."""
-    bases = _bases(project)
+    bases = [base for base in project.bases if base.series]
     series, files = _bundle(bases)
     if args.package or args.python:
         package = (args.package or find_package(args.python)).resolve()
@@ -105,12 +105,7 @@ def make_wheel(project: Project, args, report: Report) -> int:
     return report.finish()
 
 
-def _bases(project: Project) -> list[Project]:
-    """Return the bases that have patches."""
-    return [project]
-
-
-def _bundle(bases: list[Project]) -> tuple[dict, dict[str, str]]:
+def _bundle(bases: list[Base]) -> tuple[dict, dict[str, str]]:
     """Return series.json's contents, and path -> text of the other files."""
     series = {"format": 1, "version": VERSION, "bases": []}
     files = {
@@ -132,8 +127,8 @@ def _bundle(bases: list[Project]) -> tuple[dict, dict[str, str]]:
                 modules[path] = [place, digest]
         series["bases"].append(
             {
-                "name": base.pin[:12],
-                "versions": list(base.upstream["overlay"]["versions"]),
+                "name": base.name,
+                "versions": list(base.versions),
                 "file": base.file,
                 # Every line that the edits stand on, whatever the table holds.
                 "lines": base.table | {n: line_hash(text) for n, text in tree.known.items()},
@@ -158,7 +153,7 @@ def edits(entries: list[int | str]) -> Iterator[tuple[int, int, list[str]]]:
         yield after + 1, after, new
 
 
-def _hold(series: dict, bases: list[Project], package: Path, args, report: Report) -> None:
+def _hold(series: dict, bases: list[Base], package: Path, args, report: Report) -> None:
     """Hold a series against an installed package; what the user accepts goes into it.
 
     Raises:
@@ -205,7 +200,7 @@ def _hold(series: dict, bases: list[Project], package: Path, args, report: Repor
     require_python(str(file), data.decode(), hook.after(entry, data))
 
 
-def _accepted(series: dict, bases: list[Project], data: bytes, version: str) -> dict:
+def _accepted(series: dict, bases: list[Base], data: bytes, version: str) -> dict:
     """Return an entry for a file that the hunks of a base fit, if not at their own lines."""
     misfits = []
     for entry, base in zip(series["bases"], bases):

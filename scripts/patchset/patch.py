@@ -16,8 +16,16 @@ AUTHOR = "cosmos3-text-kv authors <authors@cosmos3-text-kv.invalid>"
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 _TRAILER = re.compile(r"[A-Z][A-Za-z-]*: \S")
-# What DEP-3 calls for and upstream's history has no use for.
-DEP3 = ("Forwarded", "Origin", "Bug", "Applied-Upstream", "Last-Update", "Reviewed-By")
+# What DEP-3 and this project call for and upstream's history has no use for.
+DEP3 = (
+    "Pull-Request",
+    "Forwarded",
+    "Origin",
+    "Bug",
+    "Applied-Upstream",
+    "Last-Update",
+    "Reviewed-By",
+)
 
 
 class PatchError(ValueError):

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare the pull request: a branch as upstream wants it, and the cover text; check both.
+"""Prepare a pull request: a branch as upstream wants it, and the cover text; check both.
+
+A base's series may be several pull requests, one after the other: the branch of one has the commits
+of those before it below its own, and only its own are checked.
 
 What upstream wants is listed at the end of the design notes; each rule is one line of output here.
 The sign-off is left to the human who submits: nobody else can give it.
@@ -10,41 +13,78 @@ import ast
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import patch as mbox
 from .check import COLUMNS, SPDX, SUBJECT, TESTS
-from .checkout import REF, Checkout
+from .checkout import REF, Checkout, base_below
 from .export import write_atomically
-from .git import Git, GitError, build
-from .project import BRANCH, Project
+from .git import Git, GitError, as_written, build
+from .project import BRANCH, Base, Project
 from .report import Misfit, Refusal, Report, note
 from .results import KINDS, of_kind
 
-PR_BRANCH = f"{BRANCH}-pr"
 TITLE = re.compile(r"\[(?:#\d+|TRTLLM-\d+|None)\]\[[a-z]+\] [A-Z]\S*( \S+)+")
 SECTIONS = ("Description", "Test Coverage", "PR Checklist")
 # A figure with a unit, a decimal fraction or an exponent: what only a result file may say.
 TYPED = re.compile(r"\d[\d.]*\s?(?:%|ms\b|us\b|s\b|[GMK]iB\b|x\b|times\b)|\d\.\d|\d[eE][-+]?\d")
 
 
+@dataclass(frozen=True)
+class Request:
+    """One pull request of a base.
+
+    Attributes:
+        base: the base.
+        name: its name in the series.
+        before: the patches of those before it.
+        patches: its own.
+    """
+
+    base: Base
+    name: str
+    before: list[mbox.Patch]
+    patches: list[mbox.Patch]
+
+    @property
+    def branch(self) -> str:
+        """Its branch, in the checkout."""
+        return f"{BRANCH}-pr-{self.name}"
+
+    @property
+    def place(self) -> Path:
+        """Where its cover text goes."""
+        return self.base.project.build / "pr" / f"{self.base.name}-{self.name}"
+
+    @property
+    def template(self) -> tuple[str, str]:
+        """The title and the text of its cover, without the comment."""
+        path = self.base.folder / f"cover-{self.name}.md"
+        head, _, body = path.read_text(encoding="utf-8").partition("\n")
+        if not head.startswith("Title: "):
+            raise Misfit(f"{path} does not start with 'Title: '")
+        return head[len("Title: ") :], re.sub(r"<!--.*?-->\n*", "", body, flags=re.S)
+
+
+def request(base: Base, name: str | None) -> Request:
+    """Return a base's pull request of that name, or its first."""
+    base.require_patches()
+    names = list(base.requests)
+    name = name or names[0]
+    if name not in names:
+        raise Refusal(f"{base} has no pull request {name!r}; PR={' or PR='.join(names)}")
+    before = [p for other in names[: names.index(name)] for p in base.requests[other]]
+    return Request(base, name, before, base.requests[name])
+
+
 def titled(project: Project, patch: mbox.Patch) -> mbox.Patch:
-    """Return a patch with upstream's kind of title, and without DEP-3 fields."""
+    """Return a patch with upstream's kind of title, and without fields that are not upstream's."""
     kind = "test" if all(diff.path.startswith("tests/") for diff in patch.files) else "fix"
     kept = [f"{key}: {value}" for key, value in patch.trailers if key not in mbox.DEP3]
     body = "\n\n".join([*patch.paragraphs, *(["\n".join(kept)] if kept else [])])
     ticket = project.upstream["upstream"]["issue"]
     return replace(patch, subject=f"[{ticket}][{kind}] {patch.subject}", body=f"{body}\n")
-
-
-def template(project: Project) -> tuple[str, str]:
-    """Return the title and the text of patches/cover.md, without its comment."""
-    text = (project.root / "patches" / "cover.md").read_text(encoding="utf-8")
-    head, _, body = text.partition("\n")
-    if not head.startswith("Title: "):
-        raise Misfit("patches/cover.md does not start with 'Title: '")
-    return head[len("Title: ") :], re.sub(r"<!--.*?-->\n*", "", body, flags=re.S)
 
 
 def tests_of(patches: list[mbox.Patch]) -> dict[str, str]:
@@ -57,31 +97,30 @@ def tests_of(patches: list[mbox.Patch]) -> dict[str, str]:
     }
 
 
-def cover(project: Project) -> str:
-    """Return the text of the pull request.
+def cover(wanted: Request) -> str:
+    """Return the text of a pull request.
 
     Raises:
         Misfit: there are no results to take the tables from.
     """
-    _, text = template(project)
-    patches = project.patches
+    _, text = wanted.template
     tests = []
-    for path, source in tests_of(patches).items():
+    for path, source in tests_of(wanted.patches).items():
         names = re.findall(r"^ *def (test_\w+)", source, re.M)
         tests.append(f"- `{path}`: {', '.join(f'`{name}`' for name in names)}")
     fields = {
-        "patches": "\n".join(f"- {patch.subject}" for patch in patches),
+        "patches": "\n".join(f"- {patch.subject}" for patch in wanted.patches),
         "tests": "\n".join(tests) or "- none",
     }
     for kind in KINDS:
-        results = of_kind(project.root / "results", kind)
+        results = of_kind(wanted.base.project.root / "results", kind)
         fields[kind] = "\n\n".join(result.markdown() for result in results)
     for name, value in fields.items():
         text = text.replace(f"{{{{{name}}}}}", value)
     return text
 
 
-def prepare(project: Project, folder: Path | None, report: Report) -> int:
+def prepare(project: Project, folder: Path | None, name: str | None, report: Report) -> int:
     """``pr``: make the branch and the cover text, then check both."""
     checkout = Checkout(folder or project.build / "TensorRT-LLM")
     git, state = checkout.git, checkout.state
@@ -98,27 +137,28 @@ def prepare(project: Project, folder: Path | None, report: Report) -> int:
             "git does not know who you are; set user.name and user.email, the pull request's "
             "commits are yours"
         ) from None
-    place = project.build / "pr"
-    text = cover(project)  # before anything is made, since it may have nothing to stand on
-    patches = [titled(project, patch) for patch in project.patches]
-    ref = f"refs/heads/{PR_BRANCH}"
-    wanted = [patch.message().rstrip("\n") for patch in patches]
+    wanted = request(base_below(project, checkout)[0], name)
+    text = cover(wanted)  # before anything is made, since it may have nothing to stand on
+    patches = [titled(project, patch) for patch in (*wanted.before, *wanted.patches)]
+    ref = f"refs/heads/{wanted.branch}"
+    messages = [patch.message().rstrip("\n") for patch in patches]
     tip = build(git, state.base, patches, lambda patch: who | _dates(patch), anywhere=True)
     there = git.commit(ref)
     if there is None:
         git.run("update-ref", "-m", "patchset: pr", ref, tip, "0" * 40)
-    elif not _same(git, state.base, there, tip, wanted):
+    elif not _same(git, state.base, there, tip, messages):
         raise Refusal(
-            f"{checkout.root}: branch {PR_BRANCH} exists with other commits; rename or delete it "
-            f"(git branch -D {PR_BRANCH})"
+            f"{checkout.root}: branch {wanted.branch} exists with other commits; rename or delete "
+            f"it (git branch -D {wanted.branch})"
         )
-    place.mkdir(parents=True, exist_ok=True)
-    write_atomically(place / "cover.md", text)
-    title = f"[{project.upstream['upstream']['issue']}][fix] {template(project)[0]}"
-    write_atomically(place / "title.txt", f"{title}\n")
-    report.line(True, "pr/made", f"branch {PR_BRANCH}, {place / 'cover.md'}", "-")
-    status = check_branch(project, folder, report)
-    note(f"sign off: git -C {checkout.root} rebase --signoff {state.base[:12]} {PR_BRANCH}")
+    wanted.place.mkdir(parents=True, exist_ok=True)
+    write_atomically(wanted.place / "cover.md", text)
+    title = f"[{project.upstream['upstream']['issue']}][fix] {wanted.template[0]}"
+    write_atomically(wanted.place / "title.txt", f"{title}\n")
+    said = f"branch {wanted.branch} on {wanted.base}, {wanted.place / 'cover.md'}"
+    report.line(True, "pr/made", said, "-")
+    status = check_branch(project, folder, wanted.name, report)
+    note(f"sign off: git -C {checkout.root} rebase --signoff {state.base[:12]} {wanted.branch}")
     return status
 
 
@@ -141,20 +181,24 @@ def _same(git: Git, base: str, there: str, tip: str, wanted: list[str]) -> bool:
     return unsigned == wanted and tree[0] == tree[1]
 
 
-def check_branch(project: Project, folder: Path | None, report: Report) -> int:
+def check_branch(project: Project, folder: Path | None, name: str | None, report: Report) -> int:
     """``check-pr``: hold the branch and the cover text against upstream's rules."""
     checkout = Checkout(folder or project.build / "TensorRT-LLM")
     git, state = checkout.git, checkout.state
-    tip = git.commit(f"refs/heads/{PR_BRANCH}")
-    place = project.build / "pr"
-    if tip is None or state is None or not (place / "cover.md").exists():
-        raise Refusal(f"{checkout.root}: no branch {PR_BRANCH} or no cover text; run pr first")
-    base = state.base
-    log = git.text("log", "--reverse", "--format=%H%x00%an <%ae>%x00%B%x01", f"{base}..{tip}")
+    if state is None:
+        raise Refusal(f"{checkout.root}: the series is not applied there; run apply first")
+    wanted = request(base_below(project, checkout)[0], name)
+    tip = git.commit(f"refs/heads/{wanted.branch}")
+    if tip is None or not (wanted.place / "cover.md").exists():
+        raise Refusal(f"{checkout.root}: no branch {wanted.branch} or no cover text; run pr first")
+    same = git.text("merge-base", state.base, tip) == state.base
+    said = f"{state.base[:12]}, {len(wanted.before)} patches of other requests below"
+    base = wanted.base.commit
+    report.line(same and state.base.startswith(base), "pr/base", said, f"{base[:12]}, as listed")
+    below = _below(git, state.base, tip, wanted)
+    log = git.text("log", "--reverse", "--format=%H%x00%an <%ae>%x00%B%x01", f"{below}..{tip}")
     commits = [entry.strip("\n").split("\0") for entry in log.split("\1") if entry.strip("\n")]
     count = f"{len(commits)} commits"
-    same = git.text("merge-base", base, tip) == base == project.pin
-    report.line(same, "pr/base", base[:12], project.pin[:12])
     titles = [message.split("\n")[0] for _, _, message in commits]
     found = [t for t in titles if not TITLE.fullmatch(t)]
     found += [t for t in titles if len(t.partition("] ")[2]) > SUBJECT]
@@ -163,11 +207,20 @@ def check_branch(project: Project, folder: Path | None, report: Report) -> int:
     found = [m for _, _, m in commits if re.search(rf"^(?:{fields}): ", m, re.M)]
     report.problems("pr/no-dep3", found, count, "no DEP-3 field")
     _sign_off(commits, report)
-    _files(project, git, base, tip, report)
-    _cover_text(project, (place / "cover.md").read_text("utf-8"), report)
-    title = (place / "title.txt").read_text("utf-8").strip()
+    _files(project, git, below, tip, report)
+    _cover_text(wanted, (wanted.place / "cover.md").read_text("utf-8"), report)
+    title = (wanted.place / "title.txt").read_text("utf-8").strip()
     report.line(bool(TITLE.fullmatch(title)), "pr/title", title, "[ticket][type] Subject")
     return report.finish()
+
+
+def _below(git: Git, base: str, tip: str, wanted: Request) -> str:
+    """Return the commit of a branch that has what the requests before it leave."""
+    tree = git.text("rev-parse", f"{build(git, base, wanted.before, as_written, True)}^{{tree}}")
+    for commit in [*git.text("rev-list", f"{base}..{tip}").split(), base]:
+        if git.text("rev-parse", f"{commit}^{{tree}}") == tree:
+            return commit
+    raise Misfit(f"{wanted.branch} does not stand on the requests before it; run pr again")
 
 
 def _sign_off(commits: list[list[str]], report: Report) -> None:
@@ -187,9 +240,10 @@ def _files(project: Project, git: Git, base: str, tip: str, report: Report) -> N
     words = git.text("diff-tree", "-r", "-z", "--no-renames", "--name-status", base, tip)
     fields = words.split("\0")[:-1]
     kinds = dict(zip(fields[1::2], fields[::2]))
-    others = [p for p, kind in kinds.items() if kind != "A" and p != project.file]
+    own = {p for p, kind in kinds.items() if kind == "A" or p in project.overlay}
+    others = [p for p in kinds if p not in own and p != project.file]
     report.problems("pr/shared-files", others, f"{len(kinds)} files", "only Cosmos3's own changed")
-    new = {p: git.blob(tip, p) for p, kind in kinds.items() if kind == "A"}
+    new = {p: git.blob(tip, p) for p in sorted(own)}
     found = [p for p, text in new.items() if tuple(text.split("\n")[:2]) != SPDX]
     report.problems("pr/spdx", found, f"{len(new)} new files", "SPDX header first")
     _ruff(project, git, base, tip, new, report)
@@ -255,7 +309,7 @@ def _ruff(project, git: Git, base: str, tip: str, new: dict[str, str], report: R
         report.problems(f"pr/ruff-{command}", found, f"{len(new)} new files", "clean")
 
 
-def _cover_text(project: Project, text: str, report: Report) -> None:
+def _cover_text(wanted: Request, text: str, report: Report) -> None:
     heads = re.findall(r"^## (.+)$", text, re.M)
     missing = [name for name in SECTIONS if name not in heads]
     report.problems("pr/cover-sections", missing, ", ".join(heads), ", ".join(SECTIONS))
@@ -265,7 +319,8 @@ def _cover_text(project: Project, text: str, report: Report) -> None:
     report.problems("pr/cover-boxes", found, f"{len(boxes)} boxes", "ticked or struck")
     found = re.findall(r"\{\{\w+\}\}", text)
     report.problems("pr/cover-fields", found, "all filled", "none left")
-    _, own = template(project)
+    _, own = wanted.template
+    project = wanted.base.project
     found = [match[0] for match in TYPED.finditer(re.sub(r"#\d+", "", own))]
     report.problems("pr/cover-numbers", found, "none typed", "measured ones from results/ only")
     found = []

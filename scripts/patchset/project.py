@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files that the commands work from: UPSTREAM, patches/ with its series, overlay/."""
+"""The files that the commands work from: UPSTREAM, patches/ with its bases, overlay/."""
 
 import ast
 import hashlib
@@ -39,11 +39,13 @@ def read_toml(text: str, where: str = "UPSTREAM") -> dict:
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        head = re.fullmatch(r"\[([A-Za-z0-9_-]+)\]", line)
+        head = re.fullmatch(r"\[([A-Za-z0-9_.-]+)\]", line)
         item = re.fullmatch(r'("[^"]+"|[A-Za-z0-9_-]+) *= *(.+)', line)
         try:
             if head:
-                table = tables.setdefault(head[1], {})
+                table = tables
+                for key in head[1].split("."):
+                    table = table.setdefault(key, {})
             elif item:
                 table[item[1].strip('"')] = ast.literal_eval(item[2])
             else:
@@ -67,23 +69,31 @@ class Project:
             tables = read_toml(path.read_text(encoding="utf-8"), str(path))
         except FileNotFoundError:
             raise Refusal(f"{path} is missing; run this in the project's folder") from None
-        for table, key in (
-            ("upstream", "repository"),
-            ("upstream", "commit"),
-            ("upstream", "file"),
-            ("upstream", "issue"),
-            ("upstream", "sparse"),
-            ("digests", "lines"),
-            ("overlay", "versions"),
-        ):
-            if key not in tables.get(table, {}):
-                raise Refusal(f"{path} has no [{table}] {key}")
+        required = [
+            ("upstream", tables.get("upstream", {}), ("repository", "issue", "file", "sparse"))
+        ]
+        keys = ("commit", "date", "state", "sizes", "tables", "marks")
+        required += [
+            (f"base.{name}", facts, keys) for name, facts in tables.get("base", {}).items()
+        ]
+        for table, facts, keys in required:
+            for key in keys:
+                if not facts.get(key):
+                    raise Refusal(f"{path} has no [{table}] {key}")
+        if "base" not in tables:
+            raise Refusal(f"{path} has no [base.NAME]")
         return tables
 
-    @property
-    def pin(self) -> str:
-        """The id of the pinned commit."""
-        return self.upstream["upstream"]["commit"]
+    @cached_property
+    def bases(self) -> list["Base"]:
+        """The bases, in the order of UPSTREAM; the first is the one that is cloned."""
+        return [Base(self, name) for name in self.upstream["base"]]
+
+    def base(self, name: str) -> "Base":
+        """Return the base of that name."""
+        if name not in self.upstream["base"]:
+            raise Refusal(f"no base {name!r}; UPSTREAM has {', '.join(self.upstream['base'])}")
+        return Base(self, name)
 
     @property
     def file(self) -> str:
@@ -100,43 +110,6 @@ class Project:
         """Where clones, overlays and pull request texts are made; not tracked."""
         return self.root / "build"
 
-    @property
-    def table_path(self) -> Path:
-        """The file with the hashes of the pinned file's lines."""
-        return self.root / "patches" / "pin" / f"{Path(self.file).stem}.lines.tsv"
-
-    @cached_property
-    def table(self) -> dict[int, str]:
-        """Line number -> hash of that line at the pin."""
-        return read_table(self.table_path.read_text(encoding="utf-8"))
-
-    @cached_property
-    def series(self) -> list[str]:
-        """The names in patches/series, in order."""
-        path = self.root / "patches" / "series"
-        if not path.exists():
-            raise Refusal(f"{path} is missing; patches/README.md tells how refresh makes it")
-        lines = (
-            line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").split("\n")
-        )
-        return [line for line in lines if line]
-
-    @cached_property
-    def patches(self) -> list[mbox.Patch]:
-        """The patches of the series, parsed.
-
-        Raises:
-            PatchError: the first that is missing or cannot be parsed.
-        """
-        return [mbox.parse(name, self.patch_text(name)) for name in self.series]
-
-    def patch_text(self, name: str) -> str:
-        """Return the text of one patch, newlines as they are."""
-        try:
-            return (self.root / "patches" / name).read_bytes().decode("utf-8")
-        except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise mbox.PatchError(f"{name}: {error}") from None
-
     @cached_property
     def overlay(self) -> dict[str, str]:
         """Upstream path -> text, for every file in overlay/, sorted by path."""
@@ -148,10 +121,131 @@ class Project:
         }
 
 
+@dataclass(frozen=True)
+class Table:
+    """Hashes of lines of a base's file.
+
+    Attributes:
+        path: where they are stored.
+        digest: the sha256 that UPSTREAM has of that file.
+        origin: what the lines are, in a word or two: "vouched for", "reconstructed".
+        lines: number -> hash.
+    """
+
+    path: Path
+    digest: str
+    origin: str
+    lines: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Base:
+    """An upstream commit that patches are made for: [base.NAME] in UPSTREAM and patches/NAME/."""
+
+    project: Project
+    name: str
+
+    def __str__(self) -> str:
+        return f"base {self.name} ({self.facts['date']}, {self.facts['state']})"
+
+    @property
+    def facts(self) -> dict:
+        """Its part of UPSTREAM."""
+        return self.project.upstream["base"][self.name]
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables, series, patches and cover texts are."""
+        return self.project.root / "patches" / self.name
+
+    @property
+    def commit(self) -> str:
+        """The id of its commit, or the digits of it that are known."""
+        return self.facts["commit"]
+
+    @property
+    def file(self) -> str:
+        """The one upstream file that its patches may change."""
+        return self.project.file
+
+    @property
+    def versions(self) -> list[str]:
+        """The releases that are like it by their dates: nobody has seen their files."""
+        releases = self.project.upstream.get("releases", {})
+        return [version for version, name in releases.items() if name == self.name]
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Its line tables, the surest first."""
+        return [
+            Table(path, digest, origin, read_table(path.read_text(encoding="utf-8")))
+            for name, (digest, origin) in self.facts["tables"].items()
+            for path in [self.folder / name]
+        ]
+
+    @property
+    def table(self) -> dict[int, str]:
+        """Line number -> hash, as the surest table has them."""
+        return self.tables[0].lines
+
+    @cached_property
+    def lines(self) -> dict[int, tuple[str, str]]:
+        """Line number -> hash and origin, from the surest table that has the line."""
+        known: dict[int, tuple[str, str]] = {}
+        for table in reversed(self.tables):
+            known |= {number: (digest, table.origin) for number, digest in table.lines.items()}
+        return known
+
+    @cached_property
+    def series(self) -> list[str]:
+        """The names in its series, in order; none where the series is still to be made."""
+        path = self.folder / "series"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        return [name for line in text.split("\n") if (name := line.split("#")[0].strip())]
+
+    @cached_property
+    def patches(self) -> list[mbox.Patch]:
+        """The patches of the series, parsed.
+
+        Raises:
+            PatchError: the first that is missing or cannot be parsed.
+        """
+        return [mbox.parse(name, self.patch_text(name)) for name in self.series]
+
+    def require_patches(self) -> list[mbox.Patch]:
+        """Return the patches, or refuse where there are none yet."""
+        if not self.patches:
+            raise Refusal(f"{self} has no patches yet; patches/README.md tells how they are made")
+        return self.patches
+
+    @property
+    def requests(self) -> dict[str, list[mbox.Patch]]:
+        """Pull request -> its patches; one that names none belongs to that of the patch before."""
+        found: dict[str, list[mbox.Patch]] = {}
+        name = "fix"
+        for patch in self.patches:
+            name = dict(patch.trailers).get("Pull-Request", name)
+            found.setdefault(name, []).append(patch)
+        return found
+
+    def patch_text(self, name: str) -> str:
+        """Return the text of one patch, newlines as they are."""
+        try:
+            return (self.folder / name).read_bytes().decode("utf-8")
+        except (FileNotFoundError, UnicodeDecodeError) as error:
+            raise mbox.PatchError(f"{name}: {error}") from None
+
+
 def read_table(text: str) -> dict[int, str]:
     """Parse a line table: ``number<TAB>hash`` a line, comments after ``#``."""
     rows = (line.split("\t") for line in text.splitlines() if line and not line.startswith("#"))
     return {int(number): digest for number, digest in rows}
+
+
+def line_table(text: str) -> str:
+    """Return the line table of a file."""
+    rows = (f"{n}\t{line_hash(line)}\n" for n, line in enumerate(split_lines(text), 1))
+    return "# line\tsha256[:16] of the line without its newline\n" + "".join(rows)
 
 
 def mismatches(table: dict[int, str], lines: list[str]) -> list[int]:

@@ -18,6 +18,7 @@ class Report:
 
     def __init__(self) -> None:
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
+        self.prefix = ""  # of the names of checks
 
     def line(self, ok: bool | None, name: str, measured: object = "-", limit: object = "-") -> bool:
         """Print one line.
@@ -33,13 +34,13 @@ class Report:
         """
         status = {True: "PASS", False: "FAIL", None: "SKIP"}[ok]
         self.counts[status] += 1
-        print(f"{status} {name} {measured} {limit}", flush=True)
+        print(f"{status} {self.prefix}{name} {measured} {limit}", flush=True)
         return ok is True
 
     def problems(self, name: str, found: list[str], measured: object, limit: object) -> bool:
         """Print one line for a check that collects problems; they go to stderr, one a line."""
         for text in found:
-            note(f"{name}: {text}")
+            note(f"{self.prefix}{name}: {text}")
         return self.line(not found, name, f"{len(found)} problems" if found else measured, limit)
 
     def finish(self) -> int:

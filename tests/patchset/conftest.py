@@ -3,16 +3,17 @@
 """The upstreams that the patch set is tried on; see support.synthetic."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import synthetic
-from support.synthetic import CHECKOUT, HAS_SERIES, WORLDS
+from support.synthetic import CHECKOUT, COMPILABLE, SERIES, WORLDS
 
 
 def pytest_report_header():
     real = f"the real checkout {CHECKOUT}" if CHECKOUT else "no real checkout (set TRTLLM_DIR)"
-    series = "" if HAS_SERIES else "; patches/series is missing, so the real series is not tried"
+    series = "" if SERIES else "; no base has a series, so no real series is tried"
     return f"patchset: tried on {', '.join(WORLDS)}; {real}{series}"
 
 
@@ -26,8 +27,8 @@ def worlds(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             if name == "sample":
                 made[name] = synthetic.make_sample(folder)
-            elif name == "series":
-                made[name] = synthetic.make_from_series(folder)
+            elif name in SERIES:
+                made[name] = synthetic.make_from_series(folder, name.partition("-")[2])
             else:
                 made[name] = synthetic.on_checkout(folder, Path(CHECKOUT).resolve())
         return made[name]
@@ -47,7 +48,7 @@ def world(request, worlds, tmp_path):
     return _own(worlds(request.param), tmp_path)
 
 
-@pytest.fixture(params=[name for name in WORLDS if name != "series"])
+@pytest.fixture(params=COMPILABLE)
 def compilable(request, worlds, tmp_path):
     """Each world whose pinned file is a whole one, with a project of this test's own."""
     return _own(worlds(request.param), tmp_path)
@@ -56,7 +57,7 @@ def compilable(request, worlds, tmp_path):
 def _own(world: synthetic.World, folder: Path) -> synthetic.World:
     root = folder / "project"
     shutil.copytree(world.root, root, ignore=shutil.ignore_patterns("build"))
-    return synthetic.World(world.name, root, world.origin)
+    return replace(world, root=root)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_apply_series_vs_git_am(world, checkout, tmp_path):
     assert git(checkout, "symbolic-ref", "--short", "HEAD") == BRANCH
     assert git(checkout, "status", "--porcelain", "-uall") == ""
     other = world.checkout(tmp_path / "am")
-    names = [str(world.root / "patches" / name) for name in world.project.series]
+    names = [str(world.base.folder / name) for name in world.base.series]
     git(other, "am", "-q", "--committer-date-is-author-date", *names)
     form = "--format=%T%n%an %ae %ad%n%B"
     span = f"{world.pin}..HEAD"
@@ -47,12 +47,12 @@ def test_apply_repeated_says_so(world, checkout):
     world.run("apply", "--dir", checkout)
     before = snapshot(checkout)
     done = world.run("apply", "--dir", checkout)
-    assert done.returncode == 0 and "already, 0 commits of yours" in done.stdout
+    assert done.returncode == 0 and "0 commits of yours" in done.stdout
     assert snapshot(checkout) == before
     (checkout / FILE).write_text("# mine\n")
     git(checkout, "commit", "-qam", "mine")
     done = world.run("apply", "--dir", checkout)
-    assert done.returncode == 0 and "already, 1 commits of yours" in done.stdout
+    assert done.returncode == 0 and "1 commits of yours" in done.stdout
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["branch", "detached"])
@@ -76,7 +76,7 @@ def test_apply_clone_sparse(sample):
     assert done.returncode == 0, done.stderr
     clone = sample.root / "build" / "TensorRT-LLM"
     assert (clone / FILE).exists() and not (clone / "cpp").exists()
-    assert git(clone, "rev-list", "--count", "HEAD") == str(len(sample.project.series) + 1)
+    assert git(clone, "rev-list", "--count", "HEAD") == str(len(sample.base.series) + 1)
     missing = git(clone, "rev-list", "--objects", "--all", "--missing=print")
     assert sum(line.startswith("?") for line in missing.split("\n")) == 2  # README and cpp/
     assert sample.run("apply", "--url", url).returncode == 0
@@ -119,7 +119,7 @@ def test_apply_try_moved_commits(world, checkout):
 
 
 def test_apply_try_conflict_changes_nothing(world, checkout):
-    hunk = next(d for p in world.project.patches for d in p.files if not d.new).hunks[-1]
+    hunk = next(d for p in world.base.patches for d in p.files if not d.new).hunks[-1]
     gone = next(text for tag, text in hunk.lines if tag == "-")
     lines = (checkout / FILE).read_text().split("\n")
     assert lines[hunk.first + hunk.pre.index(gone)] == gone
@@ -137,7 +137,7 @@ def test_apply_try_conflict_changes_nothing(world, checkout):
 def test_apply_dirty_refused(world, checkout, how):
     path = FILE
     if "in-the-way" in how:
-        path = next(d.path for p in world.project.patches for d in p.files if d.new)
+        path = next(d.path for p in world.base.patches for d in p.files if d.new)
     (checkout / path).parent.mkdir(parents=True, exist_ok=True)
     (checkout / path).write_text("# mine\n")
     if how == "staged":

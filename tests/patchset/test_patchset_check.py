@@ -16,40 +16,40 @@ from patchset.report import Refusal, Report
 from support.synthetic import FILE, IMPORT, MODULES, ROOT, SHARED, TEST_FILE, statuses
 
 
-def failures(project, capsys) -> set[str]:
+def failures(base, capsys) -> set[str]:
     """Returns the names of the checks that fail."""
     capsys.readouterr()
-    status = check.run(Project(project.root), Report())
+    status = check.run(Project(base.project.root), Report())
     lines = statuses(capsys.readouterr().out)
-    failed = {name for name, said in lines.items() if said == "FAIL"}
+    failed = {name.partition("-")[0] for name, said in lines.items() if said == "FAIL"}
     assert status == bool(failed)
     assert lines, "nothing was checked"
     return failed
 
 
-def texts(project) -> list[str]:
-    return [project.patch_text(name) for name in project.series]
+def texts(base) -> list[str]:
+    return [base.patch_text(name) for name in base.series]
 
 
-def store(project, number: int, text: str) -> None:
+def store(base, number: int, text: str) -> None:
     """Writes patch ``number`` (from 1) of the series, under its name."""
-    (project.root / "patches" / project.series[number - 1]).write_bytes(text.encode())
+    (base.folder / base.series[number - 1]).write_bytes(text.encode())
 
 
-def edit(project, number: int, **changes) -> None:
+def edit(base, number: int, **changes) -> None:
     """Rewrites one patch with other fields, and its place in the series."""
-    patch = replace(project.patches[number - 1], **changes)
+    patch = replace(base.patches[number - 1], **changes)
     name = slug(number, patch.subject)
-    folder = project.root / "patches"
+    folder = base.folder
     series = (folder / "series").read_text().replace(patch.name, name)
     (folder / patch.name).unlink()
     (folder / "series").write_text(series)
     (folder / name).write_bytes(render(patch).encode())
 
 
-def with_hunk(project, old: str, new: str, at: int = 0) -> tuple[FileDiff, ...]:
+def with_hunk(base, old: str, new: str, at: int = 0) -> tuple[FileDiff, ...]:
     """Returns the files of patch 2 with one line of a hunk exchanged."""
-    diff = project.patches[1].files[0]
+    diff = base.patches[1].files[0]
     hunk = diff.hunks[at]
     lines = tuple((t, new if text == old else text) for t, text in hunk.lines)
     assert lines != hunk.lines
@@ -60,7 +60,7 @@ def with_hunk(project, old: str, new: str, at: int = 0) -> tuple[FileDiff, ...]:
 
 def test_check_good_series_passes_quickly(world, capsys):
     start = time.process_time()
-    assert failures(world.project, capsys) == set()
+    assert failures(world.base, capsys) == set()
     assert time.process_time() - start < 10
 
 
@@ -77,7 +77,7 @@ def test_check_runs_without_packages(sample):
 
 
 def test_parse_render_inverse(world):
-    for name, text in zip(world.project.series, texts(world.project)):
+    for name, text in zip(world.base.series, texts(world.base)):
         assert render(parse(name, text)) == text
 
 
@@ -107,23 +107,23 @@ BROKEN_TEXT = {
 
 def failures_with(sample, capsys, change) -> set[str]:
     """Returns what fails once the text of the second patch is changed."""
-    text = texts(sample.project)[1]
+    text = texts(sample.base)[1]
     broken = change(text)
     assert broken != text
-    store(sample.project, 2, broken)
-    return failures(sample.project, capsys)
+    store(sample.base, 2, broken)
+    return failures(sample.base, capsys)
 
 
 @pytest.mark.parametrize("kind", BROKEN_TEXT)
 def test_check_broken_text_fails(sample, capsys, kind):
-    assert failures_with(sample, capsys, BROKEN_TEXT[kind]) & {"parse/0002", "form/0002"}
+    assert failures_with(sample, capsys, BROKEN_TEXT[kind]) & {"pin/parse/0002", "pin/form/0002"}
 
 
 def test_check_not_utf8_fails(sample, capsys):
-    project = sample.project
-    path = project.root / "patches" / project.series[1]
+    base = sample.base
+    path = base.folder / base.series[1]
     path.write_bytes(path.read_bytes().replace(b"padded", b"padd\xff"))
-    assert "parse/0002" in failures(project, capsys)
+    assert "pin/parse/0002" in failures(base, capsys)
 
 
 # Parsed, but not in the form that is asked for.
@@ -139,46 +139,46 @@ BROKEN_FORM = {
 
 @pytest.mark.parametrize("kind", BROKEN_FORM)
 def test_check_broken_form_fails(sample, capsys, kind):
-    assert "form/0002" in failures_with(sample, capsys, BROKEN_FORM[kind])
+    assert "pin/form/0002" in failures_with(sample, capsys, BROKEN_FORM[kind])
 
 
 def test_check_hunk_order_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
-    edit(sample.project, 2, files=(replace(diff, hunks=diff.hunks[::-1]),))
-    assert "form/0002" in failures(sample.project, capsys)
+    diff = sample.base.patches[1].files[0]
+    edit(sample.base, 2, files=(replace(diff, hunks=diff.hunks[::-1]),))
+    assert "pin/form/0002" in failures(sample.base, capsys)
 
 
 def test_check_hunk_overlap_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
-    edit(sample.project, 2, files=(replace(diff, hunks=(diff.hunks[0], *diff.hunks)),))
-    assert "form/0002" in failures(sample.project, capsys)
+    diff = sample.base.patches[1].files[0]
+    edit(sample.base, 2, files=(replace(diff, hunks=(diff.hunks[0], *diff.hunks)),))
+    assert "pin/form/0002" in failures(sample.base, capsys)
 
 
 def test_check_file_twice_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
-    edit(sample.project, 2, files=(diff, diff))
-    assert "form/0002" in failures(sample.project, capsys)
+    diff = sample.base.patches[1].files[0]
+    edit(sample.base, 2, files=(diff, diff))
+    assert "pin/form/0002" in failures(sample.base, capsys)
 
 
 def test_check_more_context_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
+    diff = sample.base.patches[1].files[0]
     hunk = diff.hunks[1]
     more = Hunk(hunk.old_start - 1, hunk.new_start - 1, ((" ", "# line 1532"), *hunk.lines))
-    edit(sample.project, 2, files=(replace(diff, hunks=(diff.hunks[0], more, diff.hunks[2])),))
-    assert "form/0002" in failures(sample.project, capsys)
+    edit(sample.base, 2, files=(replace(diff, hunks=(diff.hunks[0], more, diff.hunks[2])),))
+    assert "pin/form/0002" in failures(sample.base, capsys)
 
 
 def test_check_empty_hunk_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
+    diff = sample.base.patches[1].files[0]
     idle = Hunk(diff.hunks[1].old_start, diff.hunks[1].new_start, (diff.hunks[1].lines[0],))
-    edit(sample.project, 2, files=(replace(diff, hunks=(diff.hunks[0], idle)),))
-    assert "form/0002" in failures(sample.project, capsys)
+    edit(sample.base, 2, files=(replace(diff, hunks=(diff.hunks[0], idle)),))
+    assert "pin/form/0002" in failures(sample.base, capsys)
 
 
 def test_check_name_and_subject_fails(sample, capsys):
-    project = sample.project
-    store(project, 2, texts(project)[1].replace("[PATCH] Attend", "[PATCH] Listen"))
-    assert failures(project, capsys) == {"form/0002"}
+    base = sample.base
+    store(base, 2, texts(base)[1].replace("[PATCH] Attend", "[PATCH] Listen"))
+    assert failures(base, capsys) == {"pin/form/0002"}
 
 
 # The series.
@@ -186,20 +186,20 @@ def test_check_name_and_subject_fails(sample, capsys):
 
 @pytest.mark.parametrize("kind", ["orphan", "twice", "missing", "empty", "base-commit"])
 def test_check_broken_series_fails(sample, capsys, kind):
-    project = sample.project
-    series = project.root / "patches" / "series"
-    text, name = series.read_text(), project.series[2]
+    base = sample.base
+    series = base.folder / "series"
+    text, name = series.read_text(), base.series[2]
     if kind == "orphan":
         series.write_text(text.replace(f"{name}\n", ""))
     elif kind == "twice":
         series.write_text(f"{text}{name}\n")
     elif kind == "missing":
-        (project.root / "patches" / name).unlink()
+        (base.folder / name).unlink()
     elif kind == "empty":
         series.write_text(text.partition("\n0001")[0] + "\n")
     else:
-        series.write_text(text.replace(project.pin, "0" * 40))
-    assert "series" in failures(project, capsys)
+        series.write_text(text.replace(base.commit, "0" * 40))
+    assert "pin/series" in failures(base, capsys)
 
 
 # Messages.
@@ -217,7 +217,6 @@ BROKEN_MESSAGE = {
     "no-cost": lambda b: b.replace("Cost: one copy of the text.\n\n", ""),
     "two-costs": lambda b: b.replace("Cost:", "Cost: none.\n\nCost:"),
     "no-link": lambda b: re.sub("Link: .*\n", "", b),
-    "no-fixes": lambda b: re.sub("Fixes: .*\n", "", b),
     "no-forwarded": lambda b: re.sub("Forwarded: .*\n", "", b),
     "signed": lambda b: b + "Signed-off-by: A Machine <a@invalid>\n",
     "not-ascii": lambda b: b.replace("whole", "wh\u00f6le"),
@@ -230,14 +229,14 @@ BROKEN_MESSAGE = {
 @pytest.mark.parametrize("kind", BROKEN_MESSAGE)
 def test_check_broken_message_fails(sample, capsys, kind):
     change = BROKEN_MESSAGE[kind]
-    body = sample.project.patches[1].body
-    edit(sample.project, 2, **(change if isinstance(change, dict) else {"body": change(body)}))
-    assert "message/0002" in failures(sample.project, capsys)
+    body = sample.base.patches[1].body
+    edit(sample.base, 2, **(change if isinstance(change, dict) else {"body": change(body)}))
+    assert "pin/message/0002" in failures(sample.base, capsys)
 
 
 @pytest.mark.parametrize("first", ["Feed", "Embed", "Bring", "Pass", "Keep", "De-duplicate"])
 def test_check_imperatives_pass(sample, first):
-    patch = replace(sample.project.patches[1], subject=f"{first} keys")
+    patch = replace(sample.base.patches[1], subject=f"{first} keys")
     assert check.message(patch) == []
 
 
@@ -248,15 +247,15 @@ def test_check_imperatives_pass(sample, first):
     "line", ["        x = 1 ", "\tx = 1", "        x = '" + "x" * 90 + "'", "        # \u00e9"]
 )
 def test_check_broken_style_fails(sample, capsys, line):
-    files = with_hunk(sample.project, "        self.attn = install('installed')", line)
-    edit(sample.project, 2, files=files)
-    assert "style/0002" in failures(sample.project, capsys)
+    files = with_hunk(sample.base, "        self.attn = install('installed')", line)
+    edit(sample.base, 2, files=files)
+    assert "pin/style/0002" in failures(sample.base, capsys)
 
 
 def test_check_no_spdx_fails(sample, capsys):
     files = (new_file(TEST_FILE, '"""No header."""\n'),)
-    edit(sample.project, 3, files=files)
-    assert failures(sample.project, capsys) == {"style/0003"}
+    edit(sample.base, 3, files=files)
+    assert failures(sample.base, capsys) == {"pin/style/0003"}
 
 
 # What the patches expect of the pin.
@@ -267,46 +266,69 @@ def test_check_no_spdx_fails(sample, capsys):
     ["    def __init__(self):", "        self.kv = None", "            for b in range(len(q)):"],
 )
 def test_check_wrong_preimage_fails(sample, capsys, old):
-    edit(sample.project, 2, files=with_hunk(sample.project, old, f"{old}  # no"))
-    assert "preimage/0002" in failures(sample.project, capsys)
+    edit(sample.base, 2, files=with_hunk(sample.base, old, f"{old}  # no"))
+    assert "pin/hunk/0002" in failures(sample.base, capsys)
 
 
 def test_check_wrong_line_number_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
+    diff = sample.base.patches[1].files[0]
     hunks = tuple(Hunk(h.old_start + 1, h.new_start + 1, h.lines) for h in diff.hunks)
-    edit(sample.project, 2, files=(replace(diff, hunks=hunks),))
-    assert failures(sample.project, capsys) == {"preimage/0002"}
+    edit(sample.base, 2, files=(replace(diff, hunks=hunks),))
+    assert failures(sample.base, capsys) == {"pin/hunk/0002"}
 
 
 def test_check_unknown_region_fails(sample, capsys):
-    diff = sample.project.patches[1].files[0]
+    diff = sample.base.patches[1].files[0]
     lines = ((" ", "# line 20"), ("+", "x = 1"), (" ", "# line 21"))
     hunks = [Hunk(20, 20, lines)]
     hunks += [replace(h, new_start=h.new_start + 1) for h in diff.hunks]
-    edit(sample.project, 2, files=(replace(diff, hunks=tuple(hunks)),))
-    assert failures(sample.project, capsys) == {"preimage/0002"}
+    edit(sample.base, 2, files=(replace(diff, hunks=tuple(hunks)),))
+    assert failures(sample.base, capsys) == {"pin/hunk/0002"}
 
 
 def test_check_later_patch_sees_earlier(sample, capsys):
     """A third patch on the second one's lines passes, and fails on the pin's."""
-    project = sample.project
+    base = sample.base
     lines = ((" ", "        out = ['patched', *q]"), ("-", ""), ("+", "        # out"), ("+", ""))
-    first = project.patches[1].files[0].hunks[0]
+    first = base.patches[1].files[0].hunks[0]
     start = first.new_start + first.post.index(lines[0][1])
     lines += ((" ", "        return out"),)
     diff = FileDiff(FILE, False, (Hunk(start, start, lines),))
-    edit(project, 3, files=(*project.patches[2].files, diff))
-    assert failures(project, capsys) == set()
+    edit(base, 3, files=(*base.patches[2].files, diff))
+    assert failures(base, capsys) == set()
     lines = ((" ", "            out = list(q)"), *lines[1:])
     diff = FileDiff(FILE, False, (Hunk(start, start, lines),))
-    edit(Project(project.root), 3, files=(Project(project.root).patches[2].files[0], diff))
-    assert failures(project, capsys) == {"preimage/0003"}
+    edit(sample.base, 3, files=(sample.base.patches[2].files[0], diff))
+    assert failures(base, capsys) == {"pin/hunk/0003"}
 
 
 def test_check_line_table_tampered_fails(sample, capsys):
-    path = sample.project.table_path
+    path = sample.base.tables[0].path
     path.write_text(path.read_text().replace("\t", "\t0", 1))
-    assert "pin/line-table" in failures(sample.project, capsys)
+    assert "pin/table/lines.tsv" in failures(sample.base, capsys)
+
+
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("pin/marks", "[646, 652]", "[646, 656]"),
+        ("pin/size/0001", "[950, 500]", "[2, 500]"),
+        ("pin/size/0003", "[950, 500]", "[950, 13]"),
+        ("pin/requests", '"fixes" = "#18687"', '"fixes" = "#1"'),
+        ("releases", "[overlay]", '[releases]\n"1.4.0rc0" = "other"\n[overlay]'),
+    ],
+)
+def test_check_broken_facts_fail(sample, capsys, name, old, new):
+    path = sample.root / "UPSTREAM"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    assert failures(sample.base, capsys) == {name}
+
+
+def test_check_cover_missing_fails(sample, capsys):
+    (sample.base.folder / "cover-fix.md").unlink()
+    assert failures(sample.base, capsys) == {"pin/requests"}
 
 
 # Where the patches write.
@@ -316,23 +338,23 @@ def test_check_line_table_tampered_fails(sample, capsys):
 def test_check_other_file_changed_fails(sample, capsys, path):
     lines = (("-", "# shared by all models"), ("+", "# mine"))
     diff = FileDiff(path, False, (Hunk(1, 1, lines),))
-    edit(sample.project, 3, files=(*sample.project.patches[2].files, diff))
-    assert failures(sample.project, capsys) == {"paths/0003"}
+    edit(sample.base, 3, files=(*sample.base.patches[2].files, diff))
+    assert failures(sample.base, capsys) == {"pin/paths/0003"}
 
 
 @pytest.mark.parametrize(
     "path", [f"{MODULES}/deeper/new.py", "tensorrt_llm/new.py", "tests/unittest/new.py"]
 )
 def test_check_new_file_elsewhere_fails(sample, capsys, path):
-    text = sample.project.patches[2].files[0].text
-    edit(sample.project, 3, files=(new_file(path, text),))
-    assert "paths/0003" in failures(sample.project, capsys)
+    text = sample.base.patches[2].files[0].text
+    edit(sample.base, 3, files=(new_file(path, text),))
+    assert "pin/paths/0003" in failures(sample.base, capsys)
 
 
 def test_check_added_again_fails(sample, capsys):
-    project = sample.project
-    edit(project, 3, files=(*project.patches[0].files, *project.patches[2].files))
-    assert failures(project, capsys) == {"paths/0003"}
+    base = sample.base
+    edit(base, 3, files=(*base.patches[0].files, *base.patches[2].files))
+    assert failures(base, capsys) == {"pin/paths/0003"}
 
 
 # overlay/.
@@ -342,45 +364,45 @@ def test_check_overlay_drift_fails(sample, capsys):
     path = sample.root / "overlay" / MODULES / "text_sample.py"
     text = path.read_text()
     path.write_text(text + "\n# later\n")
-    assert failures(sample.project, capsys) == {"overlay"}
+    assert failures(sample.base, capsys) == {"pin/overlay"}
     path.write_text(text)
     (path.parent / "text_more.py").write_text(text)
-    assert failures(sample.project, capsys) == {"overlay"}
+    assert failures(sample.base, capsys) == {"overlay"}
     (path.parent / "text_more.py").unlink()
     path.unlink()
-    assert "overlay" in failures(sample.project, capsys)
+    assert "pin/overlay" in failures(sample.base, capsys)
 
 
-def test_check_overlay_file_patched_fails(sample, capsys):
-    project = sample.project
-    module = project.patches[0].files[0]
+def test_check_module_patched_later_vs_overlay(sample, capsys):
+    """A later patch may change a new module: overlay/ is what the whole series leaves."""
+    base = sample.base
+    module = base.patches[0].files[0]
     lines = module.text.split("\n")
     hunk = Hunk(1, 1, (("-", lines[0]), ("+", lines[0]), ("+", "#"), (" ", lines[1])))
     diff = FileDiff(module.path, False, (hunk,))
-    edit(project, 3, files=(*project.patches[2].files, diff))
-    assert failures(project, capsys) == {"overlay"}
-
-
-def test_check_first_patch_mixed_fails(sample, capsys):
-    project = sample.project
-    extra = new_file(f"{TEST_FILE[:-3]}_two.py", project.patches[2].files[0].text)
-    edit(project, 1, files=(*project.patches[0].files, extra))
-    assert failures(project, capsys) == {"overlay/first"}
+    edit(base, 3, files=(diff, *base.patches[2].files))
+    assert failures(base, capsys) == {"pin/overlay"}
+    path = sample.root / "overlay" / module.path
+    path.write_text("\n".join([lines[0], "#", *lines[1:]]))
+    assert failures(base, capsys) == set()
+    broken = replace(hunk, lines=(*hunk.lines[:2], ("+", "def ("), hunk.lines[3]))
+    edit(sample.base, 3, files=(replace(diff, hunks=(broken,)), *base.patches[2].files))
+    assert "pin/compile" in failures(base, capsys)
 
 
 # Python.
 
 
 def test_check_hunk_no_python_fails(sample, capsys):
-    files = with_hunk(sample.project, "        self.attn = install('installed')", "        x = (")
-    edit(sample.project, 2, files=files)
-    assert "compile" in failures(sample.project, capsys)
+    files = with_hunk(sample.base, "        self.attn = install('installed')", "        x = (")
+    edit(sample.base, 2, files=files)
+    assert "pin/compile" in failures(sample.base, capsys)
 
 
 def test_check_new_file_no_python_fails(sample, capsys):
-    text = sample.project.patches[2].files[0].text + "def broken(:\n"
-    edit(sample.project, 3, files=(new_file(TEST_FILE, text),))
-    assert failures(sample.project, capsys) == {"compile"}
+    text = sample.base.patches[2].files[0].text + "def broken(:\n"
+    edit(sample.base, 3, files=(new_file(TEST_FILE, text),))
+    assert failures(sample.base, capsys) == {"pin/compile"}
 
 
 BUILD = "        self.kv = TextKV.build([1], bucket=64)"
@@ -403,14 +425,14 @@ def test_check_broken_names_fails(sample, capsys, kind):
     if kind == "attribute":
         # On the name that the result is bound to, as users of the class write it.
         old, new = "        out = ['patched', *q]", "        out = ['patched', *self.kv.rows]"
-    edit(sample.project, 2, files=with_hunk(sample.project, old, new))
-    assert failures(sample.project, capsys) == {"names"}
+    edit(sample.base, 2, files=with_hunk(sample.base, old, new))
+    assert failures(sample.base, capsys) == {"pin/names"}
 
 
 # UPSTREAM.
 
 
-@pytest.mark.parametrize("line", ["commit", "[digests]", "file", "lines"])
+@pytest.mark.parametrize("line", ['"commit', "[base.pin.tables]", "file", '"state'])
 def test_upstream_incomplete_refused(sample, line):
     path = sample.root / "UPSTREAM"
     kept = [t for t in path.read_text().split("\n") if not t.startswith(line)]

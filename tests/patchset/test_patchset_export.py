@@ -8,12 +8,12 @@ import pytest
 from patchset.check import SPDX
 from patchset.export import exported
 from patchset.patch import PatchError, new_file, render
-from patchset.project import Project, read_toml, split_lines
+from patchset.project import read_toml
 from support.synthetic import BODY, FILE, MODULES, ROOT, git, pinned_lines, write
 
 
 def patch_files(root):
-    return {p.name: p.read_bytes() for p in sorted((root / "patches").glob("*")) if p.is_file()}
+    return {p.name: p.read_bytes() for p in sorted((root / "patches").glob("*/*"))}
 
 
 def test_export_unchanged_writes_nothing(world):
@@ -33,17 +33,17 @@ def test_export_drift_found_and_mended(sample):
     assert patch_files(sample.root) == before
     assert sample.run("export").returncode == 0
     assert sample.run("check").returncode == 0
-    first = sample.project.patches[0]
+    first = sample.base.patches[0]
     assert [d.path.rpartition("/")[2] for d in first.files] == ["text_more.py", "text_sample.py"]
     assert first.files[1].text == module.read_text()
     (module.parent / "text_more.py").unlink()
     assert sample.run("export").returncode == 0
-    assert len(sample.project.patches[0].files) == 1
+    assert len(sample.base.patches[0].files) == 1
 
 
 def test_export_is_deterministic(world):
-    once = [render(patch) for patch in exported(world.project)]
-    assert once == [render(patch) for patch in exported(Project(world.root))]
+    once = [render(patch) for patch in exported(world.base)]
+    assert once == [render(patch) for patch in exported(world.project.base(world.base_name))]
 
 
 def test_new_file_odd_text_refused():
@@ -64,36 +64,18 @@ def test_tree_refresh_round_trip(compilable, tmp_path):
     tree = tmp_path / "tree"
     done = world.run("tree", tree, "--pinned", pinned)
     assert done.returncode == 0, done.stderr
-    assert git(tree, "rev-list", "--count", "pin..HEAD") == str(len(world.project.series))
+    assert git(tree, "rev-list", "--count", "base..HEAD") == str(len(world.base.series))
     done = world.run("refresh", "--tree", tree)
     assert done.returncode == 0, done.stderr
     assert patch_files(world.root) == before
     # An amended subject is one patch under another name; the old one goes.
-    last = world.project.series[-1]
+    last = world.base.series[-1]
     message = git(tree, "log", "-1", "--format=%B").partition("\n")
     git(tree, "commit", "-q", "--amend", "-F", "-", stdin="Try it\n" + message[2])
     assert world.run("refresh", "--tree", tree).returncode == 0
     after = patch_files(world.root)
     assert before.keys() - after.keys() == {last}
     assert after.keys() - before.keys() == {f"{last[:4]}-Try-it.patch"}
-
-
-def test_refresh_moves_insertion_to_known_lines(sample, tmp_path):
-    """Where git anchors a new method on a line that nobody can verify, it is moved up."""
-    pinned, tree = tmp_path / "pinned.py", tmp_path / "tree"
-    write(pinned, "".join(f"{line}\n" for line in pinned_lines()))
-    assert sample.run("tree", tree, "--pinned", pinned).returncode == 0
-    lines = split_lines((tree / FILE).read_text())
-    # The known lines end with "        return out"; "# line 655" behind it is not known.
-    end = lines.index("        return out") + 1
-    assert lines[end] == "# line 655"
-    lines[end:end] = ["", "    def more(self, out):", "        return out"]
-    (tree / FILE).write_text("".join(f"{line}\n" for line in lines))
-    git(tree, "commit", "-qam", f"Add one method\n\n{BODY}")
-    assert sample.run("refresh", "--tree", tree).returncode == 0
-    done = sample.run("check")
-    assert done.returncode == 0, done.stderr
-    assert sample.run("apply", "--dir", sample.checkout(tmp_path / "checkout")).returncode == 0
 
 
 def test_tree_wrong_pin_refused(sample, tmp_path):

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 from patchset.project import BRANCH
-from support.synthetic import HEADER, TEST_FILE, WORLDS, git, statuses, write
+from support.synthetic import COMPILABLE, HEADER, TEST_FILE, git, statuses, write
 
-PR_BRANCH = f"{BRANCH}-pr"
+PR_BRANCH = f"{BRANCH}-pr-fix"
 ANN = {
     f"GIT_{side}_{what}": value
     for side in ("AUTHOR", "COMMITTER")
@@ -36,7 +36,7 @@ def result(world, kind, date="2026-11-30T01:00:00+00:00", measured=0.25, **chang
     write(world.root / "results" / f"{kind}-{date[:10]}.json", json.dumps(data))
 
 
-@pytest.fixture(scope="session", params=[name for name in WORLDS if name != "series"])
+@pytest.fixture(scope="session", params=COMPILABLE)
 def once(request, worlds, tmp_path_factory):
     """A project under git with results, a checkout with the series on it, and its pull request."""
     folder = tmp_path_factory.mktemp("pr")
@@ -76,6 +76,11 @@ def prepared(once, tmp_path):
     return copied(once, once[2], tmp_path)
 
 
+def place(world):
+    """Where the text of the pull request is."""
+    return world.root / "build" / "pr" / f"{world.base_name}-fix"
+
+
 def prepare(ready, *args):
     world, checkout = ready
     return world.run("pr", "--dir", checkout, *args)
@@ -95,7 +100,7 @@ def test_pr_prepares_branch(once, prepared):
     tree = git(checkout, "rev-parse", f"{PR_BRANCH}^{{tree}}")
     assert tree == git(checkout, "rev-parse", f"{BRANCH}^{{tree}}")
     log = git(checkout, "log", "--reverse", "--format=%s|%an|%ae", f"{world.pin}..{PR_BRANCH}")
-    patches = world.project.patches
+    patches = world.base.patches
     for line, patch in zip(log.split("\n"), patches, strict=True):
         subject, name, mail = line.split("|")
         assert re.fullmatch(rf"\[#18687\]\[(fix|test)\] {re.escape(patch.subject)}", subject)
@@ -109,15 +114,15 @@ def test_pr_cover_has_measured_tables(ready):
     result(world, "parity", date="2026-12-01T00:00:00+00:00", measured=0.125)
     result(world, "parity", date="2026-10-01T00:00:00+00:00", measured=0.375)
     assert prepare(ready).returncode == 0
-    text = (world.root / "build" / "pr" / "cover.md").read_text()
+    text = (place(world) / "cover.md").read_text()
     assert "| fixed | PASS | 0.125 | 1 |" in text and "0.375" not in text
     assert "| 24.5 | 1e-07 |" in text and "a test machine" in text
     for head in ("## Description", "## Test Coverage", "## PR Checklist", "#18705"):
         assert head in text
-    for patch in world.project.patches:
+    for patch in world.base.patches:
         assert patch.subject in text
     assert "<!--" not in text and "{{" not in text
-    title = (world.root / "build" / "pr" / "title.txt").read_text()
+    title = (place(world) / "title.txt").read_text()
     assert re.fullmatch(r"\[#18687\]\[fix\] [A-Z].*\n", title)
 
 
@@ -242,7 +247,7 @@ BROKEN_COVER = {
 
 @pytest.mark.parametrize("name", BROKEN_COVER)
 def test_check_pr_broken_cover_fails(prepared, name):
-    path = prepared[0].root / "build" / "pr" / "cover.md"
+    path = place(prepared[0]) / "cover.md"
     text = path.read_text()
     old, new = BROKEN_COVER[name]
     assert old in text
@@ -251,13 +256,13 @@ def test_check_pr_broken_cover_fails(prepared, name):
 
 
 def test_check_pr_title_fails(prepared):
-    (prepared[0].root / "build" / "pr" / "title.txt").write_text("Attend to keys\n")
+    (place(prepared[0]) / "title.txt").write_text("Attend to keys\n")
     assert checked(prepared) == {"pr/title"}
 
 
 @pytest.mark.parametrize("typed", ["1.5 ms", "3%", "2x", "at 0.8", "5e-6", "24 GiB"])
 def test_pr_typed_number_fails(ready, typed):
-    path = ready[0].root / "patches" / "cover.md"
+    path = ready[0].base.folder / "cover-fix.md"
     path.write_text(path.read_text().replace("Times\nare", f"It costs {typed}. Times\nare"))
     assert typed in path.read_text()
     done = prepare(ready)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from parity import real
 from patchset.project import Project
-from support.synthetic import CHECKOUT, FILE, HAS_SERIES, ROOT
+from support.synthetic import CHECKOUT, FILE, ROOT, SERIES
 
 pytestmark = [
     pytest.mark.gloo,
@@ -20,7 +20,7 @@ pytestmark = [
         reason="set TRTLLM_DIR to a TensorRT-LLM checkout at the commit in UPSTREAM, to run on its "
         "own files",
     ),
-    pytest.mark.skipif(not HAS_SERIES, reason="patches/series is missing"),
+    pytest.mark.skipif(not SERIES, reason="no base has a series"),
 ]
 
 # What runs unchanged; a neighbouring revision may need a file more.
@@ -53,7 +53,7 @@ def upstream_tests(tmp_path_factory):
     """The test files that the series adds to upstream, by name."""
     folder = tmp_path_factory.mktemp("upstream_tests")
     written = {}
-    for patch in Project(ROOT).patches:
+    for patch in Project(ROOT).base("pin").patches:
         for diff in patch.files:
             name = diff.path.rpartition("/")[2]
             if diff.new and name.startswith("test_"):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from parity import real
 from parity.imports import Import, imports, names, walk
+from patchset.project import Project
 from support import synthetic_host
 from support.synthetic import FILE, ROOT, SHARED, git
 from support.synthetic_host import NEW, NEW_DEFAULT, PINNED_DEFAULT
@@ -113,7 +114,7 @@ def test_moved_transformer_vs_its_own_lines(host, checkout, tmp_path):
     path = checkout / FILE
     path.write_text("# moved\n" * 3 + path.read_text())
     staged = _prepare(host, checkout, tmp_path)
-    assert "not the pin's" in staged.unfixed and "fit all the same" in staged.unfixed
+    assert "base pin (" in staged.unfixed and "moved by +3 lines" in staged.unfixed
     fixed = (staged.stages["fixed"] / FILE).read_text()
     assert fixed.startswith("# moved\n" * 3) and NEW_DEFAULT in fixed
 
@@ -164,7 +165,7 @@ def _applied_without_history(checkout):
         (_unknown_name, [MODULE, "tensorrt_llm.logger (a stand-in) has no brand_new"]),
         (_own_name_gone, ["attention_backend.parallel has no wrap_parallel_attention"]),
         (_unknown_module, [MODULE, "bindings.brand_new"]),
-        (_another_transformer, ["lines differ", "do not fit", "make check-upstream"]),
+        (_another_transformer, ["no known base", "default (lines", "make check-upstream"]),
         (_applied_without_history, ["no commit below", "make unapply"]),
     ],
     ids=lambda x: x.__name__.strip("_") if callable(x) else "",
@@ -176,6 +177,13 @@ def test_broken_checkout_refused_vs_reason(host, checkout, tmp_path, break_it, s
     for text in ("--trtllm-dir", str(checkout), *says):
         assert text in str(error.value)
     assert not (tmp_path / "build").exists()
+
+
+def test_base_without_patches_refused_vs_reason(host, checkout, tmp_path):
+    root = tmp_path / "project"
+    shutil.copytree(host.root, root, ignore=shutil.ignore_patterns("*.patch", "series"))
+    with pytest.raises(ValueError, match=r"base pin \(.*\) has no patches yet"):
+        real.prepare(checkout, Project(root), tmp_path / "build")
 
 
 def test_installed_tensorrt_llm_refused_vs_reason(host, checkout, tmp_path, monkeypatch):

@@ -9,17 +9,19 @@ their real line numbers, with filler lines between them.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchset import export
 from patchset.check import SPDX, Tree
-from patchset.patch import Patch
-from patchset.project import Project, join_lines, line_hash, sha256, split_lines
+from patchset.project import Base, Project, join_lines, line_hash, sha256, split_lines
+from patchset.recognise import nearest
 from patchset.report import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,10 +29,12 @@ FILE = "tensorrt_llm/_torch/visual_gen/models/cosmos3/transformer_cosmos3.py"
 MODULES = FILE.rpartition("/")[0]
 TEST_FILE = "tests/unittest/_torch/visual_gen/multi_gpu/test_cosmos3_sample.py"
 SHARED = "tensorrt_llm/_torch/visual_gen/attention_backend/parallel.py"
-# The worlds that tests run in: the sample, the real series, and a real checkout where one is given.
-HAS_SERIES = (ROOT / "patches" / "series").exists()
+# The worlds that tests run in: the sample, each real series, and a real checkout if one is given.
+SERIES = [f"series-{base.name}" for base in Project(ROOT).bases if base.series]
 CHECKOUT = os.environ.get("TRTLLM_DIR", "")
-WORLDS = ["sample", *(["series"] if HAS_SERIES else []), *(["checkout"] if CHECKOUT else [])]
+WORLDS = ["sample", *SERIES, *(["checkout"] if CHECKOUT else [])]
+# Those whose upstream file is a whole one.
+COMPILABLE = [name for name in WORLDS if name not in SERIES]
 HEADER = "\n".join(SPDX) + "\n"
 
 # What stands where in the sample's pinned file: runs of lines by their first number.
@@ -71,6 +75,7 @@ PINNED = {
     ],
 }
 PINNED_LINES = 1760
+MARKS = {"loop": (646, 652), "longest": (1535, 1536), "calls": (1727, 1733)}
 MODULE = f'''{HEADER}"""The sample's new module."""
 
 
@@ -168,14 +173,16 @@ class World:
     """A project, the upstream that its patches are for, and the commands between them.
 
     Attributes:
-        name: "sample", "series" or "checkout".
+        name: "sample", "series-BASE" or "checkout".
         root: The project.
         origin: Upstream, as a local repository.
+        base_name: The base that it is about.
     """
 
     name: str
     root: Path
     origin: Path
+    base_name: str = "pin"
 
     @property
     def project(self) -> Project:
@@ -183,9 +190,14 @@ class World:
         return Project(self.root)
 
     @property
+    def base(self) -> Base:
+        """The base, read afresh."""
+        return self.project.base(self.base_name)
+
+    @property
     def pin(self) -> str:
-        """The pinned commit."""
-        return self.project.pin
+        """The base's commit."""
+        return self.base.commit
 
     def checkout(self, folder: Path) -> Path:
         """Makes a user's checkout of the pin, on branch work."""
@@ -194,7 +206,7 @@ class World:
         )
         sparse = "".join(f"/{p}/\n" for p in self.project.upstream["upstream"]["sparse"])
         git(folder, "sparse-checkout", "set", "--no-cone", "--stdin", stdin=sparse)
-        git(folder, "checkout", "-q", "-B", "work", self.pin)
+        git(folder, "checkout", "-q", "-B", "work", self.base.commit)
         git(folder, "config", "user.name", "Ann Author")
         git(folder, "config", "user.email", "ann@example.invalid")
         return folder
@@ -245,16 +257,42 @@ def commit(folder: Path, message: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def write_pin(root: Path, pin: str, lines: list[str], regions) -> None:
-    """Writes UPSTREAM and the line table of a project for another pin."""
-    rows = [f"{n}\t{line_hash(lines[n - 1])}\n" for a, b in regions for n in range(a, b + 1)]
-    table = root / "patches" / "pin" / "transformer_cosmos3.lines.tsv"
+def write_base(
+    root: Path, name: str, commit: str, lines: list[str], marks: dict, known=(), **facts
+) -> None:
+    """Writes a base into a project: its part of UPSTREAM, and its line table.
+
+    Args:
+        root: The project.
+        name: The base.
+        commit: Its commit.
+        lines: The file there.
+        marks: Name -> first and last line.
+        known: First and last line of each region in the table; the marks and a line around each
+            where not given.
+        facts: What [base.NAME] has besides.
+    """
+    path = root / "UPSTREAM"
+    if not path.exists():
+        text = (ROOT / "UPSTREAM").read_text(encoding="utf-8")
+        write(path, re.sub(r"(?ms)^\[(base\.|releases).*?(?=^\[(?!base|releases))", "", text))
+    known = known or [(a - 1, b + 1) for a, b in marks.values()]
+    numbers = sorted({n for a, b in known for n in range(a, b + 1)})
+    rows = [f"{n}\t{line_hash(lines[n - 1])}\n" for n in numbers]
+    table = root / "patches" / name / "lines.tsv"
     write(table, "# line\thash\n" + "".join(rows))
-    text = (ROOT / "UPSTREAM").read_text(encoding="utf-8")
-    real = Project(ROOT)
-    text = text.replace(real.pin, pin)
-    text = text.replace(real.upstream["digests"]["lines"], sha256(table.read_bytes()))
-    write(root / "UPSTREAM", text.partition("[anchors]")[0])
+    facts = {"commit": commit, "date": "2026-09-04", "state": f"{name} is so"} | facts
+    facts = {"sizes": [950, 500]} | facts
+    tables = {"lines.tsv": [sha256(table.read_bytes()), "vouched for"]}
+    for head, values in (("", facts), (".tables", tables), (".marks", marks)):
+        items = "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in values.items())
+        write(path, f"{path.read_text()}\n[base.{name}{head}]\n{items}")
+
+
+def cover(root: Path, name: str, request: str) -> None:
+    """Gives a pull request of a base a cover text."""
+    source = ROOT / "patches" / "pin" / "cover-fix.md"
+    shutil.copyfile(source, root / "patches" / name / f"cover-{request}.md")
 
 
 def make_sample(folder: Path) -> World:
@@ -262,10 +300,10 @@ def make_sample(folder: Path) -> World:
     root, origin = folder / "project", folder / "upstream"
     lines = pinned_lines()
     pin = make_upstream(origin, lines)
-    regions = [(start - 1, start + len(run) - 1) for start, run in PINNED.items()]
-    write_pin(root, pin, lines, regions)
+    known = [(start - 1, start + len(run) - 1) for start, run in PINNED.items()]
+    write_base(root, "pin", pin, lines, MARKS, known, fixes="#18687")
     write(root / "overlay" / MODULES / "text_sample.py", MODULE)
-    shutil.copyfile(ROOT / "patches" / "cover.md", root / "patches" / "cover.md")
+    cover(root, "pin", "fix")
 
     work = folder / "work"
     git(folder, "clone", "-q", str(origin), str(work))
@@ -291,28 +329,62 @@ def make_sample(folder: Path) -> World:
     return World("sample", root, origin)
 
 
-def preimage(patches: list[Patch], project: Project) -> list[str]:
-    """Returns a stand-in for the pinned file: what the patches show of it, and filler lines."""
-    tree = Tree(project)
-    for patch in patches:
+def add_later(world: World) -> World:
+    """Gives the sample a second base, on branch "later" of its upstream.
+
+    Its series is two pull requests, of which the second extends the module that the first adds.
+    """
+    root, origin = world.root, world.origin
+    lines = ["# later"] * 3 + pinned_lines()
+    lines[648:655] = ["        out = [one(q, n) for n in lengths]"]
+    git(origin, "checkout", "-q", "-B", "later", world.pin)
+    write(origin / FILE, join_lines(lines))
+    commit_id = commit(origin, "later")
+    git(origin, "checkout", "-q", "main")
+    marks = {"head": (1, 3), "one_by_one": (648, 654)}
+    write_base(root, "later", commit_id, lines, marks, [(1, len(lines))], date="2026-10-03")
+    work = root.parent / "later"
+    git(root.parent, "clone", "-q", "-b", "later", str(origin), str(work))
+    first, whole = MODULE.partition("\n\ndef install")[0], MODULE
+    for request, subject, module, old, new in (
+        ("graphs", "Keep graphs fresh", first, lines[647], f"{lines[647]}  # fresh"),
+        ("one-launch", "Launch once", whole, lines[648], "        out = launch(q, lengths)"),
+    ):
+        cover(root, "later", request)
+        write(work / MODULES / "text_sample.py", module)
+        write(work / TEST_FILE.replace("sample", request.replace("-", "_")), UPSTREAM_TEST)
+        text = (work / FILE).read_text(encoding="utf-8")
+        assert text.count(f"{old}\n") == 1, old
+        write(work / FILE, text.replace(f"{old}\n", f"{new}\n"))
+        commit(work, f"{subject}\n\n{BODY}Pull-Request: {request}\n")
+    export.refresh(world.project, work, None, Report())
+    shutil.rmtree(work)
+    return replace(world, base_name="later")
+
+
+def preimage(base: Base) -> list[str]:
+    """Returns a stand-in for a base's file: what the patches show of it, and filler lines."""
+    tree = Tree(base)
+    for patch in base.patches:
         tree.apply(patch)
-    last = max(project.table)
-    return [tree.known.get(n, f"# line {n}") for n in range(1, last + 1)]
+    return [tree.known.get(n, f"# line {n}") for n in range(1, max(base.lines) + 1)]
 
 
-def make_from_series(folder: Path) -> World:
-    """Makes a synthetic upstream for the real series, and a project with that series."""
-    real = Project(ROOT)
+def make_from_series(folder: Path, name: str) -> World:
+    """Makes a synthetic upstream for a real series, and a project with that series."""
+    real = Project(ROOT).base(name)
     root, origin = folder / "project", folder / "upstream"
-    lines = preimage(real.patches, real)
-    pin = make_upstream(origin, lines)
-    shutil.copytree(ROOT / "patches", root / "patches")
+    lines = preimage(real)
+    commit = make_upstream(origin, lines)
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "overlay", root / "overlay", ignore=ignore)
-    write_pin(root, pin, lines, [(1, len(lines))])
-    series = root / "patches" / "series"
-    series.write_text(series.read_text(encoding="utf-8").replace(real.pin, pin), encoding="utf-8")
-    return World("series", root, origin)
+    shutil.copytree(real.folder, root / "patches" / name, ignore=shutil.ignore_patterns("*.tsv"))
+    keys = ("date", "state", "sizes", "fixes")
+    facts = {key: real.facts[key] for key in keys if key in real.facts}
+    write_base(root, name, commit, lines, real.facts["marks"], [(1, len(lines))], **facts)
+    series = root / "patches" / name / "series"
+    series.write_text(series.read_text(encoding="utf-8").replace(real.commit, commit))
+    return World(f"series-{name}", root, origin, name)
 
 
 def on_checkout(folder: Path, checkout: Path) -> World:
@@ -321,4 +393,5 @@ def on_checkout(folder: Path, checkout: Path) -> World:
     for name in ("patches", "overlay"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ROOT / "UPSTREAM", root / "UPSTREAM")
-    return World("checkout", root, checkout)
+    base = nearest(Project(ROOT), (checkout / FILE).read_text(encoding="utf-8")).base
+    return World("checkout", root, checkout, base.name)

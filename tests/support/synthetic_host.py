@@ -24,9 +24,10 @@ from support.synthetic import (
     ROOT,
     World,
     commit,
+    cover,
     git,
     write,
-    write_pin,
+    write_base,
 )
 
 NEW = f"{MODULES}/text_choice.py"
@@ -54,10 +55,10 @@ def make(folder: Path) -> World:
 
     lines = split_lines(text)
     default = next(n for n, line in enumerate(lines, 1) if PINNED_DEFAULT in line)
-    regions = [(n - 2, n + 2) for n in (_first_import(lines), default)]
-    write_pin(root, pin, lines, regions)
+    marks = {"imports": (n := _first_import(lines), n), "default": (default, default)}
+    write_base(root, "pin", pin, lines, marks)
     write(root / "overlay" / NEW, _module())
-    shutil.copyfile(ROOT / "patches" / "cover.md", root / "patches" / "cover.md")
+    cover(root, "pin", "fix")
     work = folder / "work"
     git(folder, "clone", "-q", str(origin), str(work))
     apply(work)
