@@ -344,12 +344,12 @@ def _requests(base: Base, patches: list[mbox.Patch], report: Report) -> None:
 def _python(base: Base, patches, new: set[str], broken: list[str], report: Report) -> None:
     possible, hunks = 0, 0
     trees: list[ast.Module] = []
-    added: list[str] = []
+    after = Tree(base)
     for patch in patches:
+        after.apply(patch)
         for hunk in (h for d in patch.files if d.path == base.file for h in d.hunks):
             hunks += 1
             tree = fragment(hunk.post)
-            added += hunk.added
             if tree is not None:
                 possible += 1
                 trees.append(tree)
@@ -365,5 +365,6 @@ def _python(base: Base, patches, new: set[str], broken: list[str], report: Repor
     except SyntaxError as error:
         report.problems("names", [f"overlay/: {error}"], 0, "in overlay/, with that signature")
         return
-    found, uses = modules.problems(trees, added)
+    ours = [entry for entry in after.files[base.file] if isinstance(entry, str)]
+    found, uses = modules.problems(trees, join_lines(ours))
     report.problems("names", found, f"{uses} uses", "in overlay/, with that signature")

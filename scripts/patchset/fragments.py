@@ -106,12 +106,13 @@ class Modules:
                 module = path[: -len(".py")].replace("/", ".")
                 self.names[module] = dict(_top_level(ast.parse(text)))
 
-    def problems(self, trees: list[ast.Module], added: list[str]) -> tuple[list[str], int]:
+    def problems(self, trees: list[ast.Module], ours: str) -> tuple[list[str], int]:
         """Check what the new lines of one file take from the new modules.
 
         Args:
             trees: the fragments that compile, in the order of the file.
-            added: all new lines; imports are found here too where a fragment does not compile.
+            ours: our lines of the file after the series; imports are found here too, where a
+                fragment does not compile or a later patch adds to one.
 
         Returns:
             The problems, and how many uses were looked at.
@@ -121,9 +122,8 @@ class Modules:
         found: list[str] = []
         uses = 0
         imports = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
-        for line in added:
-            if re.fullmatch(r"\s*from \S+ import [\w, ]+", line):
-                imports += ast.parse(line.strip()).body
+        for match in re.finditer(r"(?m)^ *(from \S+ import (?:\([^)]*\)|[\w, ]+))$", ours):
+            imports += ast.parse(match[1]).body
         for node in imports:
             module = f"{package}.{node.module}" if node.level == 1 else node.module or ""
             if module not in self.names:

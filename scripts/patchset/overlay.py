@@ -215,7 +215,7 @@ def _accepted(series: dict, bases: list[Base], data: bytes, version: str) -> dic
     raise misfits[0]
 
 
-def _moved(base: Project, lines: list[str]) -> list[int | str]:
+def _moved(base: Base, lines: list[str]) -> list[int | str]:
     """Follow a file through the series, each hunk where its lines stand."""
     entries: list[int | str] = list(range(1, len(lines) + 1))
     for patch in base.patches:

@@ -315,7 +315,7 @@ def test_check_line_table_tampered_fails(sample, capsys):
         ("pin/size/0001", "[950, 500]", "[2, 500]"),
         ("pin/size/0003", "[950, 500]", "[950, 13]"),
         ("pin/requests", '"fixes" = "#18687"', '"fixes" = "#1"'),
-        ("releases", "[overlay]", '[releases]\n"1.4.0rc0" = "other"\n[overlay]'),
+        ("releases", '"1.3.0rc26" = "pin"', '"1.3.0rc26" = "other"'),
     ],
 )
 def test_check_broken_facts_fail(sample, capsys, name, old, new):

@@ -13,7 +13,7 @@ URL = "--url"
 
 
 def hunks_of(world):
-    return [h for p in world.base.patches for d in p.files if not d.new for h in d.hunks]
+    return [h for p in world.base.patches for d in p.files if d.path == FILE for h in d.hunks]
 
 
 def on_branch(checkout, name, lines):

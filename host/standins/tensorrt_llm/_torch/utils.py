@@ -17,3 +17,8 @@ class Fp4QuantizedTensor:
 def make_weak_ref(value):
     """Return ``value`` itself: a graph's outputs then live as long as the graph does."""
     return value
+
+
+if not torch.backends.cuda.is_built():
+    # A CPU build of PyTorch raises; a CUDA build, which upstream always has, says False.
+    torch.cuda.is_current_stream_capturing = lambda: False

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose a compute backend by name."""
 
+import torch
+
 from tensorrt_llm.logger import logger
 
 from .cudnn import CudnnAttention
@@ -9,7 +11,7 @@ from .cute_dsl import CuTeDSLAttention
 from .flash_attn4 import FlashAttn4Attention
 from .flashinfer import FlashInferAttention
 from .interface import AttentionBackend
-from .vanilla import VanillaAttention
+from .vanilla import VanillaAttention, VanillaInBlocks
 
 BACKENDS: dict[str, type[AttentionBackend]] = {
     "VANILLA": VanillaAttention,
@@ -26,6 +28,7 @@ def create_attention(
     num_heads: int,
     head_dim: int,
     num_kv_heads: int | None = None,
+    dtype: torch.dtype | None = None,
     **kwargs,
 ) -> AttentionBackend:
     """Make a compute backend for this rank's heads.
@@ -36,6 +39,7 @@ def create_attention(
         num_heads: query heads of this rank, after tensor parallelism and Ulysses.
         head_dim: width of one head.
         num_kv_heads: key and value heads of this rank; ``num_heads`` when None.
+        dtype: of the model; VANILLA attends in blocks to 32 and 64 bits on a GPU.
         **kwargs: handed to the backend, which ignores what it does not know.
 
     Raises:
@@ -49,7 +53,11 @@ def create_attention(
         raise ValueError(
             f"attention backend {backend!r} is unknown; expected one of {sorted(BACKENDS)}"
         )
-    return BACKENDS[name](
+    cls = BACKENDS[name]
+    on_gpu = torch.get_default_device().type == "cuda"
+    if name == "VANILLA" and on_gpu and dtype in (torch.float32, torch.float64):
+        cls = VanillaInBlocks
+    return cls(
         layer_idx=layer_idx,
         num_heads=num_heads,
         head_dim=head_dim,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""The VANILLA backend: torch's scaled_dot_product_attention.
+"""The VANILLA backend: torch's scaled_dot_product_attention, and float32 in blocks for GPUs.
 
 Legend: B batch, S_q query rows, S_kv key rows, H query heads, H_kv key heads, D head width.
 """
@@ -72,3 +72,35 @@ class VanillaAttention(AttentionBackend):
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=causal, scale=self.scale, enable_gqa=True
         )
+
+
+class VanillaInBlocks(VanillaAttention):
+    """VANILLA in blocks of query rows, for 32 and 64 bits on a GPU.
+
+    CUDA has no fused kernel with grouped heads for them: PyTorch would hold all scores at once,
+    340 GiB for Nano at 37440 rows.
+    """
+
+    # Largest block of scores of one head, in bytes. A rank has some of the heads only, and has to
+    # round like the one rank that has them all.
+    HEAD_SCORE_BYTES = 8 << 20
+
+    def forward(
+        self, q, k, v, attention_mask=PredefinedAttentionMask.FULL, **kwargs
+    ) -> torch.Tensor:
+        """Attend to all keys in blocks, and CAUSAL, to a text, as VANILLA does."""
+        if attention_mask == PredefinedAttentionMask.CAUSAL:
+            return super().forward(q, k, v, attention_mask, **kwargs)
+        batch, heads, query_rows, head_dim = q.shape
+        kv_heads, key_rows = k.shape[1:3]
+        keys = k.transpose(-1, -2) * self.scale
+        out = torch.empty_like(q)
+        grouped = (batch, kv_heads, heads // kv_heads, query_rows, head_dim)
+        block = max(1, self.HEAD_SCORE_BYTES // (batch * key_rows * q.element_size()))
+        for start in range(0, query_rows, block):
+            rows = slice(start, start + block)
+            # The heads of a group as rows of one product: broadcast keys would be copied for each.
+            some = q.view(grouped)[..., rows, :]
+            weights = (some.flatten(2, 3) @ keys).softmax(dim=-1)
+            out.view(grouped)[..., rows, :] = (weights @ v).view(some.shape)
+        return out

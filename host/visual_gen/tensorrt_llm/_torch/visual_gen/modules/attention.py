@@ -139,6 +139,7 @@ class Attention(nn.Module):
             num_heads=self.local_num_attention_heads // ulysses_size,
             head_dim=self.head_dim,
             num_kv_heads=self.local_num_key_value_heads // ulysses_size,
+            dtype=dtype,
         )
         self.attn = wrap_parallel_attention(
             backend,

@@ -1,364 +1,276 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved.
 # SPDX-License-Identifier: Apache-2.0
-"""The prompt's K/V as the generation tower of Cosmos3 reads it.
+"""What a request keeps of its prompts: their K/V, whole on every rank, and their lengths.
 
-The text is never sharded along the sequence. Every rank keeps the whole trimmed prompt, but only
-the K/V heads that it attends with: Ulysses hands rank u the contiguous block u of heads, so the
-text is cut the same way and appended behind the exchange. Under Attention2D each column attends
-to every col_size-th text row, so that each text key counts exactly once in the combination and
-the columns share the work evenly for every prompt length.
+Text is never cut along the sequence. A rank keeps every prompt in full, but only the K/V heads
+that it attends with: Ulysses gives rank u the contiguous block u of heads. Under Attention2D each
+column owns every col_size-th text row, so that each key counts once when columns are combined. In
+a ring the text belongs to the block that a rank holds itself. Behind the video's, valid keys are
+always a prefix: one int32 for each sample is all that a kernel has to know.
 
-Valid keys are always a prefix: [0, length) of the text, and [0, video_rows + length) once the
-text stands behind the video. One int32 per sample is therefore all that a kernel has to know.
-
-Fields: B batch, L text length of one sample, T text rows kept, S video rows (everything in the
-generation sequence: control, video, audio or action), H_kv K/V heads of this tensor-parallel rank,
-D head_dim.
+Fields: B batch, T text rows kept, H_kv K/V heads of this tensor-parallel rank, D head_dim.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Optional, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
 import torch
 
 if TYPE_CHECKING:
     from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
 
-# Prompts of similar length share shapes, and with them kernels, graphs and compiled code.
-TEXT_BUCKET = 128
+# Maps tensors to where they are to be read: themselves, or copies at fixed addresses.
+Read = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
-_serials = itertools.count()
+# Prompts of similar length share shapes, and with them kernels, compiled code and CUDA graphs.
+TEXT_BUCKETS = (256, 512, 768, 1024, 1280, 1792, 2304, 3072, 4096)
 
 
-def read_text_lengths(text_mask: torch.Tensor) -> tuple[int, ...]:
+def text_bucket(length: int) -> int:
+    """Text rows that are computed and kept for a longest prompt of `length` tokens."""
+    longest = -(-length // 1024) * 1024
+    return next((rows for rows in TEXT_BUCKETS if length <= rows), longest)
+
+
+def read_text_lengths(text_mask: Optional[torch.Tensor]) -> tuple[int, ...]:
     """Reads the prompt lengths from a padding mask: the one host read of a request.
 
     Args:
-        text_mask: [B, S_text], any dtype; nonzero for a token, zero for padding on the right.
+        text_mask: [B, S_text], any dtype: ones for tokens, then zeros for padding.
 
     Returns:
         B lengths in tokens, each at least 1.
 
     Raises:
-        ValueError: The mask is not two-dimensional, a prompt is empty, or a row is not ones
-            followed by zeros (padding on the left or holes), which a length cannot express.
+        ValueError: The mask is missing or not two-dimensional, a prompt is empty, or a row is not
+            ones followed by zeros (holes, padding on the left, NaN), which no length can express.
     """
-    if text_mask.dim() != 2:
+    if text_mask is None or text_mask.dim() != 2:
+        found = None if text_mask is None else tuple(text_mask.shape)
         raise ValueError(
-            f"text_mask must be [B, S_text], got shape {tuple(text_mask.shape)}; "
-            "pass one row of ones and zeros for each prompt."
+            f"text_mask has shape {found}; pass [B, S_text], ones and zeros for each prompt."
         )
-    valid = text_mask != 0
-    lengths = valid.sum(dim=1)
+    lengths = (text_mask == 1).sum(dim=1)
     positions = torch.arange(text_mask.shape[1], device=text_mask.device)
-    is_prefix = (valid == (positions < lengths[:, None])).all(dim=1)
+    is_prefix = (text_mask == (positions < lengths[:, None])).all(dim=1)
     # One transfer for both, so that the host waits for the device once.
     host = torch.stack([lengths, is_prefix.to(lengths.dtype)]).tolist()
     for sample, (length, prefix) in enumerate(zip(*host)):
-        if not prefix:
+        if not (prefix and length):
             raise ValueError(
-                f"text_mask row {sample} is not ones followed by zeros; "
-                "pad prompts on the right, without holes."
-            )
-        if length == 0:
-            raise ValueError(
-                f"text_mask row {sample} has no token: the prompt is empty; "
-                "an unconditional prompt still needs at least one token."
+                f"text_mask row {sample} is not a token or more, ones, followed by zeros; pad "
+                "prompts on the right, without holes."
             )
     return tuple(host[0])
 
 
 @dataclass(frozen=True)
 class TextKVLayout:
-    """Which part of the keys one rank attends to.
+    """Which keys one rank attends to.
 
     Attributes:
-        ulysses_rank: Index of this rank's block of K/V heads.
-        ulysses_size: Number of blocks that the K/V heads are cut into.
-        row_size: Rows of the Attention2D mesh; 1 without Attention2D.
-        col_size: Columns of the Attention2D mesh; 1 without Attention2D.
-        col_rank: Column of this rank, which owns text rows col_rank, col_rank + col_size, ...
+        ulysses_size: Blocks that the heads are cut into.
+        ulysses_rank: This rank's block.
+        row_size: Rows of the Attention2D mesh; 1 without one.
+        col_size: Columns of the Attention2D mesh; 1 without one.
         ring_size: Ranks of the attention ring; 1 without one.
-        ring_rank: This rank's place in the ring.
+        cp_rank: This rank's place in the mesh (row * col_size + column) or in the ring.
     """
 
-    ulysses_rank: int = 0
     ulysses_size: int = 1
+    # What a rank raises says the same on all: a rank's own place is not shown.
+    ulysses_rank: int = field(default=0, repr=False)
     row_size: int = 1
     col_size: int = 1
-    col_rank: int = 0
     ring_size: int = 1
-    ring_rank: int = 0
+    cp_rank: int = field(default=0, repr=False)
 
     @classmethod
     def from_mapping(cls, mapping: Optional["VisualGenMapping"]) -> "TextKVLayout":
         """Reads the layout off a VisualGenMapping; None means a single rank."""
         if mapping is None:
             return cls()
-        col_size = mapping.attn2d_col_size
-        attn2d = mapping.attn2d_row_size * col_size > 1
-        return cls(
-            ulysses_rank=mapping.ulysses_rank,
-            ulysses_size=mapping.ulysses_size,
-            row_size=mapping.attn2d_row_size,
-            col_size=col_size,
-            col_rank=mapping.cp_rank % col_size if attn2d else 0,
-            ring_size=mapping.ring_size,
-            ring_rank=mapping.cp_rank if mapping.ring_size > 1 else 0,
-        )
+        mesh = (mapping.attn2d_row_size, mapping.attn2d_col_size)
+        heads = (mapping.ulysses_size, mapping.ulysses_rank)
+        return cls(*heads, *mesh, mapping.ring_size, mapping.cp_rank)
 
-    def chunk_video_rows(self, video_rows: int, chunk: int) -> int:
-        """Valid video rows in what context-parallel rank `chunk` holds behind the all-to-all.
+    def text_rows(self, length: int) -> slice:
+        """The rows that this rank owns of a prompt of `length` tokens."""
+        return slice(self.cp_rank % self.col_size, length, self.col_size)
 
-        The sequence is zero-padded on the right to a multiple of the sequence-parallel size and
-        cut into equal chunks, so the padding may empty the last chunks altogether.
+    def video_rows(self, video_rows: int) -> tuple[int, ...]:
+        """Valid video rows in each block of keys that this rank attends to, one after the other.
+
+        The sequence of `video_rows` is zero-padded on the right and cut into equal chunks, one for
+        each context rank. A column of a mesh gathers its chunks in ascending order, and a ring
+        passes them on: what is valid in a block is a prefix of it.
         """
-        context_size = self.row_size * self.col_size * self.ring_size
-        sequence_size = context_size * self.ulysses_size
-        rows = -(-video_rows // sequence_size) * self.ulysses_size
-        return min(max(video_rows - chunk * rows, 0), rows)
-
-    def local_video_rows(self, video_rows: int) -> int:
-        """Valid video rows among the keys that the compute backend of this rank is given.
-
-        Attention2D gathers the chunks of one column in ascending order, so that every row behind
-        the first padding row is padding and the valid rows are a prefix.
-        """
-        chunks = range(self.col_rank, self.row_size * self.col_size, self.col_size)
+        chunks = self.row_size * self.col_size * self.ring_size
+        chunk_rows = -(-video_rows // (chunks * self.ulysses_size)) * self.ulysses_size
+        valid = [min(max(video_rows - i * chunk_rows, 0), chunk_rows) for i in range(chunks)]
         if self.ring_size > 1:
-            chunks = [self.ring_rank]
-        return sum(self.chunk_video_rows(video_rows, chunk) for chunk in chunks)
+            return tuple(valid[self.cp_rank - step] for step in range(self.ring_size))
+        return (sum(valid[self.cp_rank % self.col_size :: self.col_size]),)
 
 
-def _readable(shape: tuple) -> str:
-    """A layout's sizes and the numbers behind it; no rank's place, so that all say the same."""
-    layout, *numbers = shape
-    sizes = {f.name: getattr(layout, f.name) for f in fields(layout) if f.name.endswith("_size")}
-    used = " ".join(f"{name}={size}" for name, size in sizes.items() if size > 1) or "one rank"
-    return f"({used}, {', '.join(map(str, numbers))})"
-
-
-@dataclass
+@dataclass(frozen=True)
 class TextKVView:
-    """One layer's text K/V, with what the adapter needs to append it to the video's.
+    """What is appended to one block of video keys in one layer.
 
     Attributes:
         k: [B, T, H_kv / ulysses_size, D] keys after QK-norm and RoPE, zeros past each length.
         v: Like k, values.
         key_lengths: int32 [B] on the device, video_rows + text length: the valid key prefix.
-        video_rows: Valid video rows among the keys of this rank; what follows them is padding.
-        ring_blocks: In a ring, the views of the other ranks' blocks, in the order in which they
-            pass by behind this one; they carry no text.
+        video_rows: Valid video rows of the block; what follows them is padding.
+        text_lengths: B text lengths on the host, for backends that are launched on exact shapes.
     """
 
     k: torch.Tensor
     v: torch.Tensor
     key_lengths: torch.Tensor
     video_rows: int
-    ring_blocks: tuple["TextKVView", ...] = ()
+    text_lengths: tuple[int, ...]
 
 
 class TextKV:
     """The text K/V of all layers for one batch of prompts, with the prompts' lengths.
 
-    Lengths travel with the tensors they describe, because callers keep several of these and
-    swap them by plain assignment (the transfer pipeline does, for each guidance branch).
+    Lengths travel with what they describe, because callers keep several of these and swap them by
+    plain assignment (the transfer pipeline does, for each guidance branch). To readers it is a
+    sequence of (K, V), one pair for each layer.
 
     Attributes:
         data: [2, layers, B, T, H_kv / ulysses_size, D], keys and then values, zeros past each
-            length; one tensor, so that one copy moves all of it.
-        keys: One [B, T, H_kv / ulysses_size, D] view of it for each layer.
-        values: Like keys.
+            length: kernels multiply what lies there by zero, so it has to be finite.
         lengths: B prompt lengths in tokens.
         layout: This rank's share of the keys.
-        serial: Number of this text in the process, never used again.
-        buffer: Where CUDA graphs read this text, once it has been put there; see text_buffers.
     """
 
     def __init__(self, data: torch.Tensor, lengths: tuple[int, ...], layout: TextKVLayout):
         self.data = data
-        self.keys, self.values = (tuple(half) for half in data)
         self.lengths = lengths
         self.layout = layout
-        self.serial = next(_serials)
-        self.buffer = None
-        self._views: dict[int, tuple[TextKVView, ...]] = {}
+        self._key_lengths: dict[int, torch.Tensor] = {}
+        self._views: dict[int, tuple] = {}
 
     @classmethod
     def build(
         cls,
         layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        lengths: Sequence[int],
+        lengths: tuple[int, ...],
         layout: TextKVLayout = TextKVLayout(),
     ) -> "TextKV":
         """Cuts the text tower's K/V down to what this rank attends with.
 
         Args:
-            layers: One (K, V) pair for each layer, each [B, S_text, H_kv, D]; rows past a
-                sample's length may hold anything.
-            lengths: B prompt lengths in tokens.
-            layout: This rank's share; the default is a single rank.
-
-        Returns:
-            Contiguous copies of T rows, a multiple of TEXT_BUCKET over the columns, that hold
-            zeros past each length: kernels multiply what lies behind the prefix by zero, so it
-            has to be finite.
-
-        Raises:
-            ValueError: A length is not in [1, S_text], their number is not B, the layers
-                disagree in shape, dtype or device, or ulysses_size does not divide H_kv.
+            layers: (K, V) of each layer, [B, S_text, H_kv, D]; anything past a sample's length.
+            lengths: B prompt lengths in tokens, at most S_text.
+            layout: This rank's share.
         """
-        lengths = tuple(int(length) for length in lengths)
-        if not layers:
-            raise ValueError("the text tower returned no layers; expected one (K, V) for each.")
-        first = layers[0][0]
-        batch, text_rows, kv_heads, head_dim = first.shape
-        for index, pair in enumerate(layers):
-            for name, tensor in zip("KV", pair):
-                found = (tuple(tensor.shape), tensor.dtype, tensor.device)
-                if found != (tuple(first.shape), first.dtype, first.device):
-                    raise ValueError(
-                        f"text {name} of layer {index} is {found}, but K of layer 0 is "
-                        f"{(tuple(first.shape), first.dtype, first.device)}; all must agree."
-                    )
-        if len(lengths) != batch:
-            raise ValueError(
-                f"{len(lengths)} text lengths {list(lengths)} for a batch of {batch} prompts; "
-                "give one length for each sample."
-            )
-        for sample, length in enumerate(lengths):
-            if not 1 <= length <= text_rows:
-                raise ValueError(
-                    f"text length {length} of sample {sample} is outside [1, {text_rows}], the "
-                    "rows that the text tower returned; pad or truncate the prompt to fit."
-                )
-        if kv_heads % layout.ulysses_size != 0:
-            fits = [size for size in range(1, kv_heads + 1) if kv_heads % size == 0]
-            raise ValueError(
-                f"{kv_heads} text K/V heads of this tensor-parallel rank cannot be split over "
-                f"Ulysses size {layout.ulysses_size}; sizes that divide them: {fits}."
-            )
-
-        bucket = -(-max(lengths) // TEXT_BUCKET) * TEXT_BUCKET
-        rows = -(-bucket // layout.col_size)
+        batch, text_rows, kv_heads, head_dim = layers[0][0].shape
+        assert len(lengths) == batch and max(lengths) <= text_rows, (lengths, batch, text_rows)
         heads = kv_heads // layout.ulysses_size
+        kept_heads = slice(layout.ulysses_rank * heads, (layout.ulysses_rank + 1) * heads)
+        rows = -(-text_bucket(max(lengths)) // layout.col_size)
         shape = (2, len(layers), batch, rows, heads, head_dim)
-        text = cls(first.new_zeros(shape), lengths, layout)
-        head_block = slice(layout.ulysses_rank * heads, (layout.ulysses_rank + 1) * heads)
+        data = layers[0][0].new_zeros(shape)
         for layer, pair in enumerate(layers):
-            for source, kept in zip(pair, text.data[:, layer]):
-                for sample, (length, local) in enumerate(zip(lengths, text.local_lengths)):
-                    owned = slice(layout.col_rank, length, layout.col_size)
-                    kept[sample, :local] = source[sample, owned, head_block]
-        return text
+            for source, kept in zip(pair, data[:, layer]):
+                for sample, length in enumerate(lengths):
+                    owned = source[sample, layout.text_rows(length), kept_heads]
+                    kept[sample, : owned.shape[0]] = owned
+        return cls(data, lengths, layout)
 
     @property
     def local_lengths(self) -> tuple[int, ...]:
         """Text rows of each sample that this rank owns: all of them unless columns share them."""
-        col_rank, col_size = self.layout.col_rank, self.layout.col_size
-        return tuple(-(-max(length - col_rank, 0) // col_size) for length in self.lengths)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of K and V over all layers on this rank."""
-        return self.data.numel() * self.data.element_size()
+        return tuple(len(range(n)[self.layout.text_rows(n)]) for n in self.lengths)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return self.data.shape[1]
 
-    def require_fit(self, gen_layers: Sequence[torch.nn.Module], layout: TextKVLayout) -> None:
-        """Refuses a text that was cached by another model or for another rank's layout.
+    def __getitem__(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.data[0, layer], self.data[1, layer]
 
-        Raises before any collective, and alike on every rank.
+    def select(self, samples: slice | Sequence[int]) -> "TextKV":
+        """A text of some of the samples, such as the conditional half of a batch."""
+        everyone = range(len(self.lengths))
+        chosen = list(everyone[samples] if isinstance(samples, slice) else samples)
+        lengths = tuple(self.lengths[i] for i in chosen)
+        return TextKV(self.data[:, :, chosen], lengths, self.layout)
 
-        Args:
-            gen_layers: The generation layers, each with its `cross_attention`.
-            layout: This rank's share of the keys.
+    def tensors(self, video_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """All that a forward reads of this text: `data`, and the int32 [blocks, B] key lengths."""
+        if video_rows not in self._key_lengths:
+            first, *others = self.layout.video_rows(video_rows)
+            rows = [[first + n for n in self.local_lengths]]
+            rows += [[other for _ in self.lengths] for other in others]
+            counts = torch.tensor(rows, dtype=torch.int32, device=self.data.device)
+            self._key_lengths[video_rows] = counts
+        return self.data, self._key_lengths[video_rows]
 
-        Raises:
-            ValueError: The layout, or the number of layers, K/V heads or head_dim differ.
-        """
-        attention = gen_layers[0].cross_attention
-        kv_heads = attention.local_num_key_value_heads // layout.ulysses_size
-        expected = (layout, len(gen_layers), kv_heads, attention.head_dim)
-        found = (self.layout, len(self), *self.data.shape[4:])
-        if found != expected:
-            name = "(layout, layers, K/V heads, head_dim)"
-            raise ValueError(
-                f"the cached text K/V holds {name} = {_readable(found)}, but the generation layers "
-                f"of this rank expect {_readable(expected)}; call reset_cache(), or restore a text "
-                "that this transformer cached."
-            )
+    def views(self, video_rows: int, read: Read = tuple) -> tuple[tuple[TextKVView, ...], ...]:
+        """For each layer what it appends to each block of keys; `read` is applied to tensors()."""
+        data, key_lengths = read(self.tensors(video_rows))
+        source, views = self._views.get(video_rows, (None, None))
+        if source is not data:
+            views = tuple(self._layer(k, v, key_lengths, video_rows) for k, v in zip(*data))
+            self._views[video_rows] = (data, views)
+        return views
 
-    def attach(self, hidden_states: torch.Tensor, video_rows: int) -> tuple[TextKVView, ...]:
-        """Binds the text to a generation sequence and returns one view for each layer.
+    def _layer(self, k, v, key_lengths, video_rows) -> tuple[TextKVView, ...]:
+        for tensor in (k, v):
+            # A compiled layer serves every bucket.
+            torch._dynamo.maybe_mark_dynamic(tensor, 1)
+        (own, *others), none = self.layout.video_rows(video_rows), (0,) * len(self.lengths)
+        views = [TextKVView(k, v, key_lengths[0], own, self.local_lengths)]
+        for valid, rows in zip(key_lengths[1:], others):
+            views.append(TextKVView(k[:, :0], v[:, :0], valid, rows, none))
+        return tuple(views)
 
-        Raises before any collective, and alike on every rank, when this text cannot belong to
-        that sequence. The views of a video length are made once and kept.
 
-        Args:
-            hidden_states: [B, any, hidden] of the generation tower, sharded or not.
-            video_rows: Rows of the unsharded, unpadded generation sequence.
+def require_text(cached_kv: object) -> TextKV:
+    """Returns a transformer's `cached_kv`, or raises ValueError if it is no TextKV."""
+    if not isinstance(cached_kv, TextKV):
+        raise ValueError(
+            f"cached_kv is a {type(cached_kv).__name__}, which has no prompt lengths; keep the "
+            "TextKV that forward() cached, or cut it with its select(samples)."
+        )
+    return cached_kv
 
-        Raises:
-            ValueError: Batch size, dtype or device differ from the text's, or video_rows < 1.
-        """
-        expected = (self.data.shape[2], self.data.dtype, self.data.device)
-        found = (hidden_states.shape[0], hidden_states.dtype, hidden_states.device)
-        if found != expected:
-            raise ValueError(
-                f"the cached text K/V holds (batch, dtype, device) = {expected}, but the "
-                f"generation sequence is {found}; call reset_cache() when the prompts change."
-            )
-        if video_rows < 1:
-            raise ValueError(f"video_rows is {video_rows}; the generation sequence needs a row.")
-        if self.buffer is not None and self.buffer.holds(self):
-            return self.buffer.views(video_rows)
-        return self.views(video_rows)
 
-    def rope_tables(
-        self, tables: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns where to read the generation sequence's RoPE tables: the buffer, if it is in use.
+def attach_text(
+    transformer: torch.nn.Module, hidden_states: torch.Tensor, video_rows: int, read: Read = tuple
+) -> tuple[tuple[TextKVView, ...], ...]:
+    """Binds a transformer's cached text to a generation sequence.
 
-        Args:
-            tables: (cos, sin) of the whole sequence, each [B, S, 1, D].
-        """
-        if self.buffer is not None and self.buffer.holds(self):
-            return self.buffer.rope_tables(tables)
-        return tables
+    Raises before any collective, and alike on every rank, where the two cannot belong together.
 
-    def key_lengths(self, video_rows: int) -> torch.Tensor:
-        """Valid keys of each sample of this rank, int32 [B] on the host."""
-        local = self.layout.local_video_rows(video_rows)
-        return torch.tensor([local + length for length in self.local_lengths], dtype=torch.int32)
+    Args:
+        transformer: Has `cached_kv`, `gen_layers` and `text_kv_layout`.
+        hidden_states: [B, any, hidden] of the generation tower, sharded or not.
+        video_rows: Rows of the whole generation sequence, without padding.
+        read: As in TextKV.views().
 
-    def views(self, video_rows: int) -> tuple[TextKVView, ...]:
-        """One view for each layer, bound to a sequence of video_rows rows; made once and kept."""
-        if video_rows not in self._views:
-            local = self.layout.local_video_rows(video_rows)
-            lengths = self.key_lengths(video_rows).to(self.data.device)
-            others = self._ring_blocks(video_rows)
-            self._views[video_rows] = tuple(
-                TextKVView(k, v, lengths, local, others) for k, v in zip(self.keys, self.values)
-            )
-        return self._views[video_rows]
+    Returns:
+        For each layer, one view for each block of keys that it attends to in turn.
 
-    def _ring_blocks(self, video_rows: int) -> tuple[TextKVView, ...]:
-        """Views of the blocks that reach this rank from the others of its ring, without text."""
-        size, rank = self.layout.ring_size, self.layout.ring_rank
-        none = self.data[0, 0, :, :0]
-        blocks = []
-        for step in range(1, size):
-            rows = self.layout.chunk_video_rows(video_rows, (rank - step) % size)
-            lengths = torch.full((none.shape[0],), rows, dtype=torch.int32, device=none.device)
-            blocks.append(TextKVView(none, none, lengths, rows))
-        return tuple(blocks)
-
-    def refresh_views(self) -> None:
-        """Overwrites, in place, the lengths that earlier views hold with those of `lengths`."""
-        for video_rows, views in self._views.items():
-            views[0].key_lengths.copy_(self.key_lengths(video_rows))
+    Raises:
+        ValueError: The text was cached for another batch, dtype, device, layout or model.
+    """
+    text, layout = require_text(transformer.cached_kv), transformer.text_kv_layout
+    layers = transformer.gen_layers
+    attention = layers[0].cross_attention
+    heads = attention.local_num_key_value_heads // layout.ulysses_size
+    like, data = hidden_states, text.data
+    found = (data.shape[2], data.dtype, data.device, *data.shape[1::3], data.shape[5])
+    expected = (like.shape[0], like.dtype, like.device, len(layers), heads, attention.head_dim)
+    if found != expected or text.layout != layout:
+        raise ValueError(
+            "the cached text has (batch, dtype, device, layers, K/V heads, head_dim) = "
+            f"{found} for {text.layout}, but the generation sequence needs {expected} for "
+            f"{layout}; call reset_cache() when prompts, model or layout change."
+        )
+    return text.views(video_rows, read)

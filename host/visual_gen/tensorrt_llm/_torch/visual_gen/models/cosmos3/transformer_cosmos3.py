@@ -27,12 +27,17 @@ from tensorrt_llm._torch.visual_gen.quantization.loader import DynamicLinearWeig
 
 from ...modules.attention import Attention, QKVMode
 from ...utils import SequenceSharder
-from .layout_check import Heads, Sizes, require_layout, this_machine
 from .padded_text_kv import PaddedTextKV, PaddedTextKVView
-from .text_buffers import install_text_buffers
-from .text_cache import cache_text
-from .text_kv import TextKVLayout
-from .text_ring import install_text_attention
+from .text_attention import install_text_attention, lengths_in_shapes
+from .text_graph import GraphInputs
+from .text_kv import (
+    TextKV,
+    TextKVLayout,
+    attach_text,
+    read_text_lengths,
+    require_text,
+    text_bucket,
+)
 
 # What a config.json may leave out, with the values of the released Nano model.
 DEFAULTS = {
@@ -270,7 +275,7 @@ class Cosmos3CrossAttention(Attention):
 
         Args:
             x: [B, S of this rank, hidden].
-            text: this layer's view of the text K/V.
+            text: this layer's views of the text K/V, one for each block of keys.
             freqs: cosines and sines [B, S of this rank, 1, D].
             timestep: handed to the attention backend.
 
@@ -289,7 +294,7 @@ class Cosmos3CrossAttention(Attention):
                 v,
                 attention_mask=PredefinedAttentionMask.FULL,
                 timestep=timestep,
-                text=text,
+                text=iter(text),
             )
         return self.to_out[0](out)
 
@@ -431,24 +436,26 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         # with the text that they belong to: callers save, reset and restore cached_kv and
         # cached_freqs_gen, and know nothing of these.
         self._combined = weakref.WeakKeyDictionary()
+        self.graph_inputs = GraphInputs()
         self.reset_cache()
-        if text_kv == "exact":
-            install_text_buffers(self)
 
     @staticmethod
     def _check_layout(settings: Cosmos3Settings, model_config, vgm, text_kv: str) -> None:
-        # A model made on the CPU runs there, whatever GPU this machine has.
-        on_cpu = torch.get_default_device().type == "cpu"
-        require_layout(
-            Sizes.from_mapping(vgm),
-            [Heads(settings.num_attention_heads, settings.num_key_value_heads)],
-            # The old path is told no lengths, so any backend serves it.
-            backend=model_config.attention.backend if text_kv == "exact" else None,
-            head_dim=settings.head_dim,
-            **({} if on_cpu else this_machine()),
-        )
         if vgm is None:
             return
+        ways = vgm.tp_size * vgm.ulysses_size
+        heads = {
+            "num_attention_heads": settings.num_attention_heads,
+            "num_key_value_heads": settings.num_key_value_heads,
+        }
+        failing = [f"{name}={count}" for name, count in heads.items() if count % ways]
+        if failing:
+            common = math.gcd(*heads.values())
+            works = [size for size in range(1, common + 1) if common % size == 0]
+            raise ValueError(
+                f"tp_size={vgm.tp_size} x ulysses_size={vgm.ulysses_size} = {ways} does not divide "
+                f"{', '.join(failing)}; tp_size x ulysses_size must be one of {works}."
+            )
         if vgm.ring_size > 1 and text_kv == "padded":
             raise ValueError(
                 f"ring_size={vgm.ring_size} with text_kv='padded': unfixed releases refuse a ring, "
@@ -484,10 +491,17 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             self._combined[self.cached_kv] = (self.cached_freqs_gen, tables)
 
     def register_cuda_graph_extra_key_fns(self, runner) -> None:
-        """Tell a graph runner what else than shapes decides a forward; nothing but the text does.
+        """Tell a graph runner what else than shapes decides a forward."""
+        if self.text_kv == "exact":
+            self.graph_inputs.register(self, runner)
 
-        The text's own key is added by ``install_text_buffers``.
-        """
+    def prepare_graph_inputs(self, **arguments) -> tuple[dict, object]:
+        """Take :meth:`forward`'s arguments; return what a captured forward reads besides them."""
+        tables = self.prepare_request(**arguments)
+        text = require_text(self.cached_kv)
+        launches = lengths_in_shapes(self.gen_layers[0].cross_attention.attn)
+        kept = {"text": text.tensors(tables[0].shape[1]), "rope": tables}
+        return kept, text.lengths if launches else None
 
     # -------------------------------------------------------------- positions
 
@@ -639,30 +653,71 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         )
         return self._rope_tables(positions, device, dtype)
 
-    def _sequence_freqs(
+    def prepare_request(
         self,
+        hidden_states: torch.Tensor,
+        timestep: torch.Tensor,
+        raw_timestep: torch.Tensor,
+        text_ids: torch.Tensor,
         text_mask: torch.Tensor,
-        audio_rows: int,
-        action_rows: int,
-        action_fps: float,
-        action_start_frame_offset: int,
+        video_shape: tuple[int, int, int],
+        offload_context=nullcontext,
+        fps: float | None = None,
+        noisy_frame_mask: torch.Tensor | None = None,
+        audio_latents: torch.Tensor | None = None,
+        action_latents: torch.Tensor | None = None,
+        action_domain_ids: torch.Tensor | None = None,
+        action_noisy_mask: torch.Tensor | None = None,
+        action_start_frame_offset: int = 1,
+        action_fps: float | None = None,
+        control_latents: list[torch.Tensor] | torch.Tensor | None = None,
+        transfer_share_vision_temporal_positions: bool = True,
+        **kwargs,
     ) -> Freqs:
-        """Rotary tables of the whole sequence: vision | audio | action."""
+        """Fill the caches of a request, with all of its host reads, unless they are filled.
+
+        Args are :meth:`forward`'s. Returns the rotary tables [B, S, 1, D] of the whole sequence.
+        """
+        if self.cached_kv is None:
+            lengths = read_text_lengths(text_mask)
+            rows = text_bucket(max(lengths)) if self.text_kv == "exact" else None
+            ids, mask = text_ids[:, :rows], text_mask[:, :rows]
+            frames, height, width = video_shape
+            patch_rows, patch_cols, _, _ = self._pad_to_patch_size(height, width)
+            controls = 0 if control_latents is None else len(self._control_list(control_latents))
+            freqs_text, freqs_gen = self._compute_rope_freqs(
+                mask,
+                frames,
+                patch_rows,
+                patch_cols,
+                fps,
+                hidden_states.device,
+                hidden_states.dtype,
+                num_vision_items=controls + 1,
+                share_vision_temporal_positions=transfer_share_vision_temporal_positions,
+            )
+            with offload_context("reasoner"):
+                layers = self.language_model(ids, mask, freqs_text, timestep=timestep)
+            if self.text_kv == "exact":
+                self.cached_kv = TextKV.build(layers, lengths, self.text_kv_layout)
+            else:
+                self.cached_kv = PaddedTextKV.build(layers, text_mask, self.sharder)
+            self.cached_freqs_gen = freqs_gen
+
         vision = self.cached_freqs_gen
-        if not audio_rows and not action_rows:
+        if audio_latents is None and action_latents is None:
             return vision
         if self.cached_freqs_gen_combined is None:
             place = vision[0].device, vision[0].dtype
             parts = [vision]
-            if audio_rows:
-                rate = self.audio_latent_fps
-                parts.append(self._compute_audio_rope_freqs(audio_rows, text_mask, rate, *place))
-            if action_rows:
-                parts.append(
-                    self._compute_action_rope_freqs(
-                        action_rows, text_mask, action_fps, action_start_frame_offset, *place
-                    )
-                )
+            if audio_latents is not None:
+                rows, rate = audio_latents.shape[2], self.audio_latent_fps
+                parts.append(self._compute_audio_rope_freqs(rows, text_mask, rate, *place))
+            if action_latents is not None:
+                rows = action_latents.shape[1]
+                rate = float(next(x for x in (action_fps, fps, self.base_fps) if x is not None))
+                offset = action_start_frame_offset
+                parts.append(self._compute_action_rope_freqs(rows, text_mask, rate, offset, *place))
             self.cached_freqs_gen_combined = tuple(torch.cat(x, dim=1) for x in zip(*parts))
         return self.cached_freqs_gen_combined
 
@@ -721,12 +776,16 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
                 f"both be [{batch}, S_text]"
             )
 
+    def _control_list(self, control_latents) -> list[torch.Tensor]:
+        if control_latents is None:
+            return []
+        if isinstance(control_latents, torch.Tensor):
+            return [control_latents]
+        return list(self.graph_inputs.read(control_latents))
+
     def _vision_tokens(self, hidden_states, control_latents, time_embeds, noisy_frame_mask):
         """Return the tokens of controls and video [B, rows, hidden], and how many are controls'."""
-        if control_latents is None:
-            control_latents = []
-        elif isinstance(control_latents, torch.Tensor):
-            control_latents = [control_latents]
+        control_latents = self._control_list(control_latents)
         for i, control in enumerate(control_latents):
             if control.shape != hidden_states.shape or control.dtype != hidden_states.dtype:
                 raise ValueError(
@@ -797,23 +856,6 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
                 )
             noise = noise * noisy_mask.to(tokens.dtype)
         return tokens + noise
-
-    def _cache_padded_text(self, hidden_states, text_ids, text_mask, video_shape, **kwargs) -> None:
-        frames, height, width = video_shape
-        rows, columns, _, _ = self._pad_to_patch_size(height, width)
-        freqs_text, self.cached_freqs_gen = self._compute_rope_freqs(
-            text_mask,
-            frames,
-            rows,
-            columns,
-            kwargs["fps"],
-            hidden_states.device,
-            hidden_states.dtype,
-            num_vision_items=kwargs["num_vision_items"],
-            share_vision_temporal_positions=kwargs["share"],
-        )
-        layers_kv = self.language_model(text_ids, text_mask, freqs_text)
-        self.cached_kv = PaddedTextKV.build(layers_kv, text_mask, self.sharder)
 
     @torch.no_grad()
     def forward(
@@ -891,52 +933,32 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         hidden_gen = torch.cat(items, dim=1)
         rows = hidden_gen.shape[1]
 
-        if self.text_kv == "padded":
-            if self.cached_kv is None:
-                video_rows = vision.shape[1] - control_rows
-                self._cache_padded_text(
-                    hidden_states,
-                    text_ids,
-                    text_mask,
-                    video_shape,
-                    fps=fps,
-                    num_vision_items=1 + control_rows // video_rows,
-                    share=transfer_share_vision_temporal_positions,
-                )
-            text = self.cached_kv.attach(text_mask)
-        else:
-            if self.cached_kv is None:
-                cache_text(
-                    self,
-                    hidden_states,
-                    timestep,
-                    raw_timestep,
-                    text_ids,
-                    text_mask,
-                    video_shape,
-                    offload_context=offload_context,
-                    fps=fps,
-                    control_latents=control_latents,
-                    transfer_share_vision_temporal_positions=(
-                        transfer_share_vision_temporal_positions
-                    ),
-                )
-            self.cached_kv.require_fit(self.gen_layers, self.text_kv_layout)
-            text = self.cached_kv.attach(hidden_gen, video_rows=rows)
-
-        if action_fps is None:
-            action_fps = self.base_fps if fps is None else fps
-        freqs = self._sequence_freqs(
-            text_mask, audio_rows, action_rows, float(action_fps), action_start_frame_offset
+        freqs = self.prepare_request(
+            hidden_states,
+            timestep,
+            raw_timestep,
+            text_ids,
+            text_mask,
+            video_shape,
+            offload_context,
+            fps,
+            audio_latents=audio_latents,
+            action_latents=action_latents,
+            action_start_frame_offset=action_start_frame_offset,
+            action_fps=action_fps,
+            control_latents=control_latents,
+            transfer_share_vision_temporal_positions=transfer_share_vision_temporal_positions,
         )
         if freqs[0].shape[1] != rows:
             raise ValueError(
                 f"the cached rotary tables have {freqs[0].shape[1]} rows and the sequence {rows}; "
                 "call reset_cache() when the shapes of a request change"
             )
-        if self.text_kv == "exact":
-            # The same tables, at the addresses that a captured graph reads.
-            freqs = self.cached_kv.rope_tables(freqs)
+        if self.text_kv == "padded":
+            text = self.cached_kv.attach(text_mask)
+        else:
+            freqs = self.graph_inputs.read(freqs)
+            text = attach_text(self, hidden_gen, rows, self.graph_inputs.read)
         hidden_gen = self.sharder.shard(hidden_gen, dim=1, pad_to_multiple=True)
         freqs = tuple(self.sharder.shard(x, dim=1, pad_to_multiple=True) for x in freqs)
         for layer, layer_text in zip(self.gen_layers, text):

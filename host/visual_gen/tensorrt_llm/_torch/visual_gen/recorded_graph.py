@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""A CUDA graph's double on the CPU: the operators of one call, run again on the same tensors.
+
+Like a graph it runs no Python of the function, reads and writes at the addresses of its capture,
+and refuses host reads while it captures.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class RecordedGraph:
+    """What :func:`record` recorded; the methods of ``torch.cuda.CUDAGraph`` that runners call."""
+
+    def __init__(self) -> None:
+        """Make an empty graph."""
+        self.calls: list[tuple[Callable, tuple, dict, list[torch.Tensor]]] = []
+
+    def replay(self) -> None:
+        """Run all operators again, each into the tensors that it returned at capture."""
+        for operator, args, kwargs, outputs in self.calls:
+            again = _tensors(operator(*args, **kwargs))
+            for old, new in zip(outputs, again):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+    def reset(self) -> None:
+        """Forget them."""
+        self.calls.clear()
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, graph: RecordedGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if operator in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            raise RuntimeError("a host read in a captured function: a graph cannot replay it")
+        result = operator(*args, **kwargs)
+        self.graph.calls.append((operator, args, kwargs, _tensors(result)))
+        return result
+
+
+def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
+    """Call a function and record it.
+
+    Returns:
+        The graph, and what the function returned: tensors that a replay writes.
+
+    Raises:
+        RuntimeError: the function reads a tensor's value on the host.
+    """
+    graph = RecordedGraph()
+    capturing = mock.patch("torch.cuda.is_current_stream_capturing", return_value=True)
+    with capturing, torch.inference_mode(torch.is_inference_mode_enabled()), _Recorder(graph):
+        return graph, fn(*args, **kwargs)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
