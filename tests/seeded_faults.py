@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import types
 from dataclasses import dataclass
 from typing import Callable
 
@@ -21,11 +22,13 @@ from support import checks
 from support.cases import AttentionCase, Layout
 from support.model import ModelCase
 
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import key_prefix, text_cache
+from tensorrt_llm._torch.visual_gen.attention_backend.vanilla import VanillaAttention
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_attention, transformer_cosmos3
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import (
     TextKV,
     TextKVLayout,
+    TextKVView,
 )
 from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
     Cosmos3LanguageModel,
@@ -79,23 +82,30 @@ def rebuild(change: Callable) -> Patch:
     return lambda patch: patch.setattr(TextKV, "build", classmethod(broken))
 
 
+def reblock(change: Callable) -> Patch:
+    """Patches TextKV.views; change(text, views) returns a layer's views, one for each block."""
+    views = TextKV.views
+
+    def broken(self, *args):
+        return tuple(change(self, layer) for layer in views(self, *args))
+
+    return lambda patch: patch.setattr(TextKV, "views", broken)
+
+
 def review(change: Callable) -> Patch:
-    """Patches TextKV.attach; change(text, view) returns the view that the adapter gets."""
-    attach = TextKV.attach
+    """As reblock, for a rank's own block alone: the one that the text joins."""
+    return reblock(lambda text, views: (change(text, views[0]), *views[1:]))
 
-    def broken(self, hidden_states, video_rows):
-        return tuple(change(self, view) for view in attach(self, hidden_states, video_rows))
 
-    return lambda patch: patch.setattr(TextKV, "attach", broken)
+def lengthen(view: TextKVView, lengths) -> TextKVView:
+    """The view with other text lengths, for kernels and for dense launches."""
+    counts = torch.tensor([view.video_rows + n for n in lengths], dtype=torch.int32)
+    return dataclasses.replace(view, key_lengths=counts, text_lengths=tuple(lengths))
 
 
 def relengthen(change: Callable) -> Patch:
-    """As review, for the lengths alone."""
-    return review(
-        lambda text, view: dataclasses.replace(
-            view, key_lengths=change(text, view.key_lengths).to(torch.int32).contiguous()
-        )
-    )
+    """As review; change(lengths) returns a rank's own text lengths."""
+    return review(lambda text, view: lengthen(view, change(view.text_lengths)))
 
 
 def reattend(change: Callable) -> Patch:
@@ -127,25 +137,20 @@ def neighbours_heads(layers, lengths, layout):
 
 
 def video_padding(patch: pytest.MonkeyPatch) -> None:
-    def padded(self, video_rows):
-        context = self.row_size * self.col_size * self.ring_size
-        gathered = self.row_size if self.row_size * self.col_size > 1 else 1
-        size = context * self.ulysses_size
-        return -(-video_rows // size) * self.ulysses_size * gathered
+    video_rows = TextKVLayout.video_rows
 
-    patch.setattr(TextKVLayout, "local_video_rows", padded)
+    def padded(self, rows):
+        size = self.row_size * self.col_size * self.ring_size * self.ulysses_size
+        return video_rows(self, -(-rows // size) * size)
+
+    patch.setattr(TextKVLayout, "video_rows", padded)
 
 
 def text_before_video(patch: pytest.MonkeyPatch) -> None:
-    def swapped(k, v, text, sequence_dim):
-        pairs = []
-        for video, own in ((k, text.k), (v, text.v)):
-            own = own.transpose(1, 2) if sequence_dim == 2 else own
-            video = video.narrow(sequence_dim, 0, text.video_rows)
-            pairs.append(torch.cat([own, video], dim=sequence_dim))
-        return tuple(pairs)
+    def swapped(video, text, video_rows):
+        return torch.cat([text, video[:, :video_rows]], dim=1)
 
-    patch.setattr(key_prefix, "append_text", swapped)
+    patch.setattr(text_attention, "append_text", swapped)
 
 
 def tail_filled(value: float) -> Patch:
@@ -154,9 +159,8 @@ def tail_filled(value: float) -> Patch:
 
     def broken(cls, *args, **kwargs):
         text = build(cls, *args, **kwargs)
-        for tensor in text.keys + text.values:
-            for sample, length in enumerate(text.local_lengths):
-                tensor[sample, length:] = value
+        for sample, length in enumerate(text.local_lengths):
+            text.data[:, :, sample, length:] = value
         return text
 
     return lambda patch: patch.setattr(TextKV, "build", classmethod(broken))
@@ -164,35 +168,38 @@ def tail_filled(value: float) -> Patch:
 
 def lengths_outside(patch: pytest.MonkeyPatch) -> None:
     """The lengths are kept beside the cache, where saving and restoring it does not reach."""
-    build, attach = TextKV.build.__func__, TextKV.attach
-    kept = {}
+    build, views, kept = TextKV.build.__func__, TextKV.views, {}
 
     def broken_build(cls, layers, lengths, layout=TextKVLayout()):
         kept["lengths"] = tuple(lengths)
         return build(cls, layers, lengths, layout)
 
-    def broken_attach(self, hidden_states, video_rows):
-        self.lengths = kept["lengths"]
-        self._views.clear()
-        return attach(self, hidden_states, video_rows)
+    def broken_views(self, *args):
+        return views(TextKV(self.data, kept["lengths"], self.layout), *args)
 
     patch.setattr(TextKV, "build", classmethod(broken_build))
-    patch.setattr(TextKV, "attach", broken_attach)
+    patch.setattr(TextKV, "views", broken_views)
 
 
 def views_of_all_texts(patch: pytest.MonkeyPatch) -> None:
-    """Views are cached by the number of video rows, for all texts together."""
-    attach, shared = TextKV.attach, {}
+    """Lengths are cached by the number of video rows, for all texts together."""
+    tensors, shared = TextKV.tensors, {}
 
-    def broken(self, hidden_states, video_rows):
-        lengths = tuple(v.key_lengths for v in attach(self, hidden_states, video_rows))
-        first = shared.setdefault(video_rows, lengths)
-        return tuple(
-            dataclasses.replace(view, key_lengths=old)
-            for view, old in zip(attach(self, hidden_states, video_rows), first)
-        )
+    def broken(self, video_rows):
+        data, lengths = tensors(self, video_rows)
+        return data, shared.setdefault(video_rows, lengths)
 
-    patch.setattr(TextKV, "attach", broken)
+    patch.setattr(TextKV, "tensors", broken)
+
+
+def selected_without_lengths(patch: pytest.MonkeyPatch) -> None:
+    """Some samples of the tensors, and the lengths as they were."""
+
+    def broken(self, samples):
+        data = self.data[:, :, samples]
+        return TextKV(data, self.lengths[: data.shape[2]], self.layout)
+
+    patch.setattr(TextKV, "select", broken)
 
 
 def rope_from_padded_length(patch: pytest.MonkeyPatch) -> None:
@@ -215,38 +222,80 @@ def text_tower_of_the_other_sample(patch: pytest.MonkeyPatch) -> None:
 
 def lengths_of_the_batch(patch: pytest.MonkeyPatch) -> None:
     """The longest length for every sample: what a dense launch without lengths amounts to."""
-    read = text_cache.read_text_lengths
-    patch.setattr(text_cache, "read_text_lengths", lambda mask: (max(read(mask)),) * mask.shape[0])
+    module = transformer_cosmos3
+    read = module.read_text_lengths
+    patch.setattr(module, "read_text_lengths", lambda mask: (max(read(mask)),) * mask.shape[0])
 
 
 def drop_vanilla_mask(patch: pytest.MonkeyPatch) -> None:
-    forward = key_prefix.VanillaAttention.forward
+    def broken(q, k, v, mask, **kwargs):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **kwargs)
 
-    def broken(self, q, k, v, key_padding_mask=None, **kwargs):
-        return forward(self, q, k, v, **kwargs)
+    unmasked = types.SimpleNamespace(scaled_dot_product_attention=broken)
+    patch.setattr(text_attention, "F", unmasked)
 
-    patch.setattr(key_prefix.VanillaAttention, "forward", broken)
+
+def hand_vanilla_the_mask(patch: pytest.MonkeyPatch) -> None:
+    """The mask is a keyword of the backend's, which a revision that takes **kwargs drops."""
+
+    def forward(self, q, k, v, **kwargs):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def attend(q, k, v, text_k, text_v, key_lengths, video_rows, scale, with_lse):
+        backend = VanillaAttention(num_heads=q.shape[2], head_dim=q.shape[3])
+        pairs = ((k, text_k), (v, text_v))
+        k, v = (text_attention.append_text(*pair, video_rows) for pair in pairs)
+        mask = torch.arange(k.shape[1]) < key_lengths[:, None]
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return backend.forward(q, k, v, key_padding_mask=mask).transpose(1, 2), None
+
+    patch.setattr(VanillaAttention, "forward", forward)
+    patch.setitem(text_attention.KERNELS, VanillaAttention, (attend, None))
 
 
 def drop_fa4_lengths(patch: pytest.MonkeyPatch) -> None:
-    launch = key_prefix.flash_attn4._flash_attn_fwd
+    launch = text_attention.flash_attn4._flash_attn_fwd
 
     def broken(q, k, v, seqused_k=None, **kwargs):
         return launch(q, k, v, **kwargs)
 
-    patch.setattr(key_prefix.flash_attn4, "_flash_attn_fwd", broken)
+    patch.setattr(text_attention.flash_attn4, "_flash_attn_fwd", broken)
+
+
+def unknown_backend_with_lengths(patch: pytest.MonkeyPatch) -> None:
+    """One launch with a mask, which a backend that does not know the keyword ignores."""
+
+    def broken(backend, q, k, v, text, with_lse, **kwargs):
+        k = text_attention.append_text(k, text.k, text.video_rows)
+        v = text_attention.append_text(v, text.v, text.video_rows)
+        mask = torch.arange(k.shape[1]) < text.key_lengths[:, None]
+        return backend.forward(q, k, v, key_padding_mask=mask), None
+
+    patch.setattr(text_attention, "attend_by_length", broken)
+
+
+def groups_in_their_own_order(patch: pytest.MonkeyPatch) -> None:
+    """Samples come back in the order of their groups."""
+    attend = text_attention.attend_by_length
+
+    def broken(backend, q, k, v, text, with_lse, **kwargs):
+        out, lse = attend(backend, q, k, v, text, with_lse, **kwargs)
+        order = sorted(range(len(out)), key=lambda i: text.text_lengths.index(text.text_lengths[i]))
+        return out[order], lse
+
+    patch.setattr(text_attention, "attend_by_length", broken)
 
 
 def text_in_every_column(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TextKVLayout, "text_rows", lambda self, length: slice(0, length, 1))
+    # The rows that a column makes room for are too few for all of it.
     build = TextKV.build.__func__
 
     def broken(cls, layers, lengths, layout=TextKVLayout()):
-        text = build(cls, layers, lengths, dataclasses.replace(layout, col_size=1, col_rank=0))
-        text.layout = layout
-        return text
+        text = build(cls, layers, lengths, dataclasses.replace(layout, col_size=1))
+        return TextKV(text.data, lengths, layout)
 
     patch.setattr(TextKV, "build", classmethod(broken))
-    patch.setattr(TextKV, "local_lengths", property(lambda self: self.lengths))
 
 
 def unguarded(out, lse):
@@ -257,13 +306,16 @@ def unguarded(out, lse):
     return out, torch.where(empty, nan, lse)
 
 
-def on_both(name: str, mistake: str, seed: Patch, **fields) -> dict[str, Fault]:
-    """A fault of the adapter, which either backend's path must show."""
+KNOWN = ("VANILLA", "FA4")
+
+
+def on_each(name: str, mistake: str, seed: Patch, backends=(*KNOWN, "DENSE-HND")) -> dict:
+    """A fault of the adapter, which every backend's path must show."""
     return {
         f"{name}-{backend.lower()}": Fault(
-            mistake, seed, attention(backend, **fields), caught_by="against per-sample attention"
+            mistake, seed, attention(backend), caught_by="against per-sample attention"
         )
-        for backend in ("VANILLA", "FA4")
+        for backend in backends
     }
 
 
@@ -278,14 +330,22 @@ _BRANCHES = functools.partial(
 _EMPTY_COLUMN = {"layout": MESH, "lengths": (1, 19), "video_rows": 1}
 
 FAULTS: dict[str, Fault] = {
-    **on_both("text-twice", "the text is appended twice", rebuild(text_twice)),
-    **on_both(
+    **on_each("text-twice", "the text is appended twice", rebuild(text_twice)),
+    **on_each(
         "neighbours-heads", "the text heads are those of the next rank", rebuild(neighbours_heads)
     ),
-    **on_both("length-too-long", "one padding row counts", relengthen(lambda text, n: n + 1)),
-    **on_both("length-too-short", "one token is missing", relengthen(lambda text, n: n - 1)),
-    **on_both("video-padding", "rows that pad the video are left in", video_padding),
-    **on_both(
+    **on_each(
+        "length-too-long",
+        "one padding row counts",
+        relengthen(lambda lengths: [n + 1 for n in lengths]),
+    ),
+    **on_each(
+        "length-too-short",
+        "one token is missing",
+        relengthen(lambda lengths: [n - 1 for n in lengths]),
+    ),
+    **on_each("video-padding", "rows that pad the video are left in", video_padding),
+    **on_each(
         "video-row-missing",
         "one video row too many is cut off",
         review(
@@ -294,25 +354,26 @@ FAULTS: dict[str, Fault] = {
             )
         ),
     ),
-    **on_both(
+    **on_each(
         "other-samples-length",
         "a sample gets the length of the other one",
-        relengthen(lambda text, n: n.flip(0)),
+        relengthen(lambda lengths: lengths[::-1]),
     ),
-    **on_both(
+    **on_each(
         "other-samples-text",
         "a sample gets the text of the other one",
         review(lambda text, view: dataclasses.replace(view, k=view.k.flip(0), v=view.v.flip(0))),
     ),
-    **on_both(
+    **on_each(
         "longest-length-for-all",
         "every sample gets the longest length: the padded launch",
-        relengthen(lambda text, n: n.max().expand_as(n)),
+        relengthen(lambda lengths: [max(lengths)] * len(lengths)),
     ),
-    **on_both(
+    **on_each(
         "text-before-video",
         "text stands before the video while lengths count a prefix",
         text_before_video,
+        KNOWN,
     ),
     "padded-rows-nan-vanilla": Fault(
         "padded rows are uninitialised, and a NaN in them times weight 0 is NaN",
@@ -327,9 +388,28 @@ FAULTS: dict[str, Fault] = {
         caught_by="not zero",
     ),
     "mask-dropped-vanilla": Fault(
-        "VANILLA ignores the key-padding mask, as unknown keywords are",
-        drop_vanilla_mask,
+        "PyTorch's attention is called without the mask", drop_vanilla_mask, attention("VANILLA")
+    ),
+    "mask-handed-to-vanilla": Fault(
+        "VANILLA is trusted to know the key-padding mask, and drops it as an unknown keyword",
+        hand_vanilla_the_mask,
         attention("VANILLA"),
+    ),
+    "mask-handed-to-any-backend": Fault(
+        "a backend that nobody knows is trusted to know the key-padding mask",
+        unknown_backend_with_lengths,
+        attention("DENSE-NHD"),
+    ),
+    "groups-not-scattered-back": Fault(
+        "samples come back in the order of their groups of equal length",
+        groups_in_their_own_order,
+        attention("DENSE-NHD", lengths=(7, 19, 7)),
+    ),
+    "selected-without-lengths": Fault(
+        "the conditional half of a batch gets the other half's lengths",
+        selected_without_lengths,
+        functools.partial(checks.check_selected, case=ModelCase(layout=ULYSSES)),
+        caught_by="selected",
     ),
     "lengths-dropped-fa4": Fault(
         "FA4 is launched without lengths", drop_fa4_lengths, attention("FA4")
@@ -364,15 +444,7 @@ FAULTS: dict[str, Fault] = {
     # In one column of a mesh of 2 x 2.
     "text-missing-in-a-column": Fault(
         "the text of one column is left out",
-        review(
-            lambda text, view: (
-                dataclasses.replace(
-                    view, key_lengths=torch.full_like(view.key_lengths, view.video_rows)
-                )
-                if text.layout.col_rank == 1
-                else view
-            )
-        ),
+        review(lambda text, view: lengthen(view, (0, 0)) if text.layout.cp_rank % 2 == 1 else view),
         attention("FA4", MESH),
     ),
     "text-in-every-column": Fault(
@@ -399,21 +471,26 @@ FAULTS: dict[str, Fault] = {
     # In a ring of 2.
     "text-in-every-block": Fault(
         "the text joins every block that passes by",
-        review(
-            lambda text, view: dataclasses.replace(
-                view,
-                ring_blocks=tuple(
-                    dataclasses.replace(block, k=view.k, v=view.v, key_lengths=view.key_lengths)
-                    for block in view.ring_blocks
-                ),
-            )
-        ),
+        reblock(lambda text, views: (views[0],) * len(views)),
         attention("FA4", RING, video_rows=28),
     ),
     "ring-blocks-in-another-order": Fault(
         "the valid rows of a block are those of another rank's",
-        review(lambda text, view: dataclasses.replace(view, ring_blocks=view.ring_blocks[::-1])),
+        reblock(lambda text, views: (views[0], *views[:0:-1])),
         attention("FA4", Layout(ring=4), video_rows=27),
+    ),
+    "ring-block-too-short": Fault(
+        "a key of the second block is left out",
+        reblock(
+            lambda text, views: (
+                views[0],
+                dataclasses.replace(views[1], key_lengths=views[1].key_lengths - 1),
+            )
+        ),
+        attention("FA4", RING),
+    ),
+    "video-padding-in-a-ring": Fault(
+        "rows that pad the video are left in", video_padding, attention("FA4", RING)
     ),
     "video-padding-in-a-column": Fault(
         "rows that pad the video are left in", video_padding, attention("FA4", MESH)

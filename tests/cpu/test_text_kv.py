@@ -5,6 +5,7 @@
 Fields: B batch, T text rows, S video rows, H_kv K/V heads, D head_dim.
 """
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +14,11 @@ from support.cases import LENGTHS, Layout
 from support.reference import round_up
 
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import (
-    TEXT_BUCKET,
     TextKV,
     TextKVLayout,
+    attach_text,
     read_text_lengths,
+    text_bucket,
 )
 
 # Large enough to be seen in any sum, and NaN to be seen in any product.
@@ -75,27 +77,22 @@ def test_text_kv_rows_vs_source(lengths, poison, spare):
     """Also with a prompt at the maximum, which fills the text tower's rows."""
     layers = source(lengths, poison=poison, rows=max(lengths) + spare)
     text = TextKV.build(layers, lengths)
-    assert len(text) == 2 and text.lengths == lengths
-    for layer, (source_k, source_v) in enumerate(layers):
-        for kept, whole in ((text.keys[layer], source_k), (text.values[layer], source_v)):
-            assert kept.is_contiguous() and kept.dtype == whole.dtype
+    assert len(text) == 2 and text.lengths == text.local_lengths == lengths
+    assert text.data.is_contiguous() and text.data.dtype == torch.float64
+    for kept, whole in zip(text, layers, strict=True):
+        for x, source_x in zip(kept, whole, strict=True):
+            assert x.shape[1] == text_bucket(max(lengths))
             for sample, length in enumerate(lengths):
-                assert torch.equal(kept[sample, :length], whole[sample, :length])
-                assert (kept[sample, length:] == 0).all(), "pad rows must be zeros"
-
-
-def test_text_kv_prompt_that_fills_all_rows_vs_source():
-    layers = source((24, 5), rows=24)
-    text = TextKV.build(layers, (24, 5))
-    assert torch.equal(text.keys[0][0, :24], layers[0][0][0])
+                assert torch.equal(x[sample, :length], source_x[sample, :length])
+                assert (x[sample, length:] == 0).all(), "pad rows must be zeros"
 
 
 def test_text_kv_is_a_copy_vs_overwritten_source():
     layers = source((4, 2))
     text = TextKV.build(layers, (4, 2))
-    before = text.keys[0].clone()
+    before = text.data.clone()
     layers[0][0].fill_(5.0)
-    assert torch.equal(text.keys[0], before)
+    assert torch.equal(text.data, before)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -103,260 +100,256 @@ def test_text_kv_head_blocks_vs_source(size):
     lengths = (5, 2)
     layers = source(lengths, kv_heads=8)
     shares = [
-        TextKV.build(layers, lengths, layout_of(Layout(ulysses=size), ulysses_rank=rank))
+        TextKV.build(layers, lengths, layout_of(Layout(ulysses=size), ulysses_rank=rank)).data
         for rank in range(size)
     ]
-    for share in shares:
-        assert share.keys[0].shape[2] == 8 // size
-    for layer, (source_k, source_v) in enumerate(layers):
-        for kept, whole in (
-            (torch.cat([s.keys[layer] for s in shares], dim=2), source_k),
-            (torch.cat([s.values[layer] for s in shares], dim=2), source_v),
-        ):
-            for sample, length in enumerate(lengths):
-                assert torch.equal(kept[sample, :length], whole[sample, :length])
+    # A view would keep the other ranks' heads alive.
+    assert all(x.untyped_storage().nbytes() == shares[0].nbytes for x in shares)
+    whole = torch.cat(shares, dim=4)
+    assert torch.equal(whole, TextKV.build(layers, lengths).data)
 
 
-@pytest.mark.parametrize(
-    ("longest", "rows"), [(1, 128), (127, 128), (128, 128), (129, 256), (256, 256), (257, 384)]
-)
-def test_text_kv_bucket_vs_multiple_of_128(longest, rows):
-    text = TextKV.build(source((1, longest)), (1, longest))
-    assert TEXT_BUCKET == 128
-    assert text.keys[0].shape[1] == rows == text.values[1].shape[1]
+def test_text_bucket_vs_few_sizes():
+    buckets = [text_bucket(n) for n in range(1, 8193)]
+    assert all(n <= rows for n, rows in enumerate(buckets, 1)) and buckets == sorted(buckets)
+    assert all(text_bucket(rows) == rows for rows in buckets), "a bucket holds its own size"
+    assert len(set(buckets[:1200])) <= 5, "as many captures as a run over such prompts may have"
+    # Of every prompt but the short ones, at least half of the rows are its own.
+    assert all(rows < 2 * n for n, rows in enumerate(buckets, 1) if n > 256)
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("cols", [1, 2, 3, 4])
+@pytest.mark.parametrize("lengths", [*LENGTHS.values(), (4096, 5)], ids=str)
+@pytest.mark.parametrize("cols", [1, 2, 3, 5, 6, 7])
 def test_text_kv_columns_vs_whole_text(cols, lengths):
+    """Columns that do not divide the bucket hold a row more, and all shapes stay equal."""
     layers = source(lengths, layers=1, kv_heads=1, head_dim=1)
     shares = [
         TextKV.build(layers, lengths, layout_of(Layout(cols=cols), cp_rank=column))
         for column in range(cols)
     ]
-    assert len({share.keys[0].shape for share in shares}) == 1, "shapes differ between columns"
-    assert shares[0].keys[0].shape[1] == -(-round_up(max(lengths), TEXT_BUCKET) // cols)
+    assert {share.data.shape[3] for share in shares} == {-(-text_bucket(max(lengths)) // cols)}
     for sample, length in enumerate(lengths):
-        owned = [s.keys[0][sample, : s.local_lengths[sample], 0, 0].tolist() for s in shares]
-        found = [value for rows in owned for value in rows]
+        owned = [s.data[0, 0, sample, : s.local_lengths[sample], 0, 0].tolist() for s in shares]
         expected = layers[0][0][sample, :length, 0, 0].tolist()
-        assert sorted(found) == expected, "each text key once, over all columns"
+        assert sorted(sum(owned, [])) == expected, "each text key once, over all columns"
         counts = [len(rows) for rows in owned]
         assert max(counts) - min(counts) <= 1, "columns share the text evenly"
         for share in shares:
-            assert (share.keys[0][sample, share.local_lengths[sample] :] == 0).all()
+            assert (share.data[:, :, sample, share.local_lengths[sample] :] == 0).all()
 
 
 def test_text_kv_columns_vs_rows_of_a_column():
     """Ranks of one column hold the same text rows, whichever row of the mesh they are in."""
-    lengths = (7, 19)
-    layers = source(lengths)
-    mesh = Layout(rows=2, cols=3)
+    lengths, mesh = (7, 19), Layout(rows=2, cols=3)
     for column in range(3):
         first, second = (
-            TextKV.build(layers, lengths, layout_of(mesh, cp_rank=row * 3 + column))
+            TextKV.build(source(lengths), lengths, layout_of(mesh, cp_rank=row * 3 + column))
             for row in range(2)
         )
-        assert torch.equal(first.keys[0], second.keys[0])
+        assert torch.equal(first.data, second.data)
         assert first.local_lengths == second.local_lengths
-
-
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_text_kv_bytes_vs_unfixed_share(size, lengths):
-    layers, kv_heads, head_dim = 3, 8, 4
-    text = TextKV.build(
-        [(k.float(), v.float()) for k, v in source(lengths, layers, kv_heads, head_dim)],
-        lengths,
-        layout_of(Layout(ulysses=size), ulysses_rank=size - 1),
-    )
-    # K and V of all layers, 4 bytes an element, the samples of the batch.
-    row_bytes = 2 * layers * len(lengths) * kv_heads * head_dim * 4
-    unfixed_share = round_up(max(lengths), size) // size * row_bytes
-    bucket = TEXT_BUCKET * row_bytes // size
-    assert text.nbytes <= unfixed_share + bucket
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in text.keys}
-    storages |= {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in text.values}
-    assert sum(storages.values()) == text.nbytes, "a view keeps more memory alive than it shows"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_text_kv_video_rows_vs_simulated_sharding(layout):
     """Marks the valid rows of a padded sequence, shards and gathers the marks, and counts."""
-    size, ulysses, cp_size = layout.sequence_size, layout.ulysses, layout.ring * layout.rows
-    cp_size *= layout.cols
+    size, ulysses = layout.sequence_size, layout.ulysses
+    chunks_of = size // ulysses
     for video_rows in [1, 2, 3, 5, 7, 8, 9, 23, 24, 25, 27, 28, 63, 64, 100]:
-        padded = round_up(video_rows, size)
-        marks = torch.arange(padded) < video_rows
+        marks = torch.arange(round_up(video_rows, size)) < video_rows
         # Sequence rank order is context-parallel outer, Ulysses inner; the all-to-all gathers
         # the shards of one Ulysses group in rank order.
         chunks = marks.chunk(size)
-        gathered = [torch.cat(chunks[c * ulysses : (c + 1) * ulysses]) for c in range(cp_size)]
-        one = layout_of(layout)
-        counts = [one.chunk_video_rows(video_rows, chunk) for chunk in range(cp_size)]
-        assert counts == [int(chunk.sum()) for chunk in gathered]
-        assert sum(counts) == video_rows
-        for cp_rank in range(cp_size):
-            local = layout_of(layout, cp_rank=cp_rank).local_video_rows(video_rows)
-            if layout.rows * layout.cols > 1:
-                column = cp_rank % layout.cols
-                keys = torch.cat([gathered[r * layout.cols + column] for r in range(layout.rows)])
+        gathered = [torch.cat(chunks[c * ulysses : (c + 1) * ulysses]) for c in range(chunks_of)]
+        for cp_rank in range(chunks_of):
+            if layout.ring > 1:
+                # A rank's own block first, then what its predecessor passes on.
+                blocks = [gathered[(cp_rank - step) % chunks_of] for step in range(chunks_of)]
             else:
-                keys = gathered[cp_rank]
-            assert local == int(keys.sum())
-            assert keys[:local].all(), "valid rows must be a prefix of what the backend is given"
+                column = range(cp_rank % layout.cols, chunks_of, layout.cols)
+                blocks = [torch.cat([gathered[chunk] for chunk in column])]
+            local = layout_of(layout, cp_rank=cp_rank).video_rows(video_rows)
+            assert local == tuple(int(keys.sum()) for keys in blocks)
+            assert all(keys[:rows].all() for keys, rows in zip(blocks, local)), "not a prefix"
 
 
 def test_text_kv_layout_without_mapping_vs_single_rank():
     assert TextKVLayout.from_mapping(None) == TextKVLayout() == layout_of(Layout())
-    assert TextKVLayout().local_video_rows(27) == 27
+    assert TextKVLayout().video_rows(27) == (27,)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_text_kv_key_lengths_vs_video_plus_text(lengths):
     text = TextKV.build(source(lengths), lengths, layout_of(Layout(ulysses=2), ulysses_rank=1))
-    hidden = torch.zeros(len(lengths), 14, 6, dtype=torch.float64)
-    views = text.attach(hidden, video_rows=27)
+    views = text.views(27)
     assert len(views) == len(text)
-    for layer, view in enumerate(views):
-        assert view.k is text.keys[layer] and view.v is text.values[layer]
-        assert view.video_rows == 27
+    for (view,), (k, v) in zip(views, text):
+        assert view.k.data_ptr() == k.data_ptr() and torch.equal(view.k, k)
+        assert view.v.data_ptr() == v.data_ptr() and torch.equal(view.v, v)
+        assert view.video_rows == 27 and view.text_lengths == lengths
         assert view.key_lengths.dtype == torch.int32 and view.key_lengths.is_contiguous()
         assert view.key_lengths.tolist() == [27 + length for length in lengths]
 
 
 def test_text_kv_columns_key_lengths_vs_own_share():
     """A prompt of one token is in column 0 only, and 5 rows leave the last of 6 chunks empty."""
-    mesh = Layout(rows=2, cols=3)
-    lengths = (1, 8)
     expected = {0: [2 + 1, 2 + 3], 1: [2 + 0, 2 + 3], 2: [1 + 0, 1 + 2]}
     for column, key_lengths in expected.items():
-        text = TextKV.build(source(lengths), lengths, layout_of(mesh, cp_rank=column))
-        view = text.attach(torch.zeros(2, 1, 6, dtype=torch.float64), video_rows=5)[0]
+        layout = layout_of(Layout(rows=2, cols=3), cp_rank=column)
+        (view,) = TextKV.build(source((1, 8)), (1, 8), layout).views(5)[0]
         assert view.key_lengths.tolist() == key_lengths
-
-
-def test_text_kv_attach_twice_vs_first():
-    """A denoise step makes nothing new: a captured graph reads the tensors of the first."""
-    text = TextKV.build(source((7, 19)), (7, 19))
-    hidden = torch.zeros(2, 9, 6, dtype=torch.float64)
-    first = text.attach(hidden, video_rows=9)
-    other = text.attach(hidden, video_rows=8)
-    again = text.attach(hidden, video_rows=9)
-    assert again[0].key_lengths is first[0].key_lengths
-    assert other[0].key_lengths.tolist() == [15, 27]
-    assert first[0].key_lengths.tolist() == [16, 28]
-
-
-def test_text_kv_swapped_by_assignment_vs_own_lengths():
-    """The transfer pipeline keeps one cache for each branch and swaps them by assignment."""
-    model = SimpleNamespace(cached_kv=None)
-    hidden = torch.zeros(2, 9, 6, dtype=torch.float64)
-    branches = []
-    for lengths in [(7, 19), (300, 1), (2, 2)]:
-        model.cached_kv = TextKV.build(source(lengths), lengths)
-        model.cached_kv.attach(hidden, video_rows=9)
-        branches.append((lengths, model.cached_kv))
-    for lengths, saved in branches + branches[::-1]:
-        model.cached_kv = saved
-        view = model.cached_kv.attach(hidden, video_rows=9)[0]
-        assert view.key_lengths.tolist() == [9 + length for length in lengths]
-        assert view.k is saved.keys[0]
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float32], ids=str)
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_read_text_lengths_vs_made_mask(lengths, dtype):
-    mask = torch.zeros(len(lengths), max(lengths) + 2, dtype=dtype)
-    for sample, length in enumerate(lengths):
-        mask[sample, :length] = 1
-    found = read_text_lengths(mask)
-    assert found == lengths
-    assert all(type(length) is int for length in found)
-
-
-def test_read_text_lengths_full_rows_vs_row_count():
-    assert read_text_lengths(torch.ones(3, 11)) == (11, 11, 11)
+        assert [view.video_rows + n for n in view.text_lengths] == key_lengths
 
 
 @pytest.mark.parametrize(
-    "rank, own, passing",
-    [(0, 3, [2, 3]), (1, 3, [3, 2]), (2, 2, [3, 3])],
-    ids="rank{}".format,
+    "rank, rows", [(0, [3, 2, 3]), (1, [3, 3, 2]), (2, [2, 3, 3])], ids="rank{}".format
 )
-def test_text_kv_ring_blocks_vs_order_of_passing(rank, own, passing):
+def test_text_kv_ring_blocks_vs_order_of_passing(rank, rows):
     """8 rows over three ranks are 3, 3 and 2; block r - 1 reaches rank r first, then r - 2."""
-    layout = layout_of(Layout(ring=3), cp_rank=rank)
-    text = TextKV.build(source((7, 19)), (7, 19), layout)
-    for view in text.views(8):
-        assert view.video_rows == own and view.key_lengths.tolist() == [own + 7, own + 19]
-        assert [block.video_rows for block in view.ring_blocks] == passing
-        for block, rows in zip(view.ring_blocks, passing):
-            assert block.key_lengths.tolist() == [rows, rows]
-            assert block.key_lengths.dtype == torch.int32
+    text = TextKV.build(source((7, 19)), (7, 19), layout_of(Layout(ring=3), cp_rank=rank))
+    for blocks in text.views(8):
+        assert [block.video_rows for block in blocks] == rows
+        assert blocks[0].key_lengths.tolist() == [rows[0] + 7, rows[0] + 19]
+        for block, own in zip(blocks[1:], rows[1:]):
+            assert block.key_lengths.tolist() == [own, own] and block.text_lengths == (0, 0)
+            assert block.key_lengths.dtype == torch.int32 and block.key_lengths.is_contiguous()
             assert block.k.shape == block.v.shape == (2, 0, 4, 3), "only the own block has text"
 
 
-def test_text_kv_without_ring_vs_no_blocks():
-    text = TextKV.build(source((7, 19)), (7, 19), layout_of(Layout(ulysses=2)))
-    assert text.layout.ring_rank == 0 and text.views(8)[0].ring_blocks == ()
-
-
-def test_text_kv_serials_vs_numbers_never_used_again():
-    serials = [TextKV.build(source((7, 19)), (7, 19)).serial for _ in range(3)]
-    assert len(set(serials)) == 3 and serials == sorted(serials)
-
-
-def test_text_kv_refreshed_views_vs_new_lengths_at_old_addresses():
+def test_text_kv_views_twice_vs_first():
+    """A denoise step makes nothing new: a captured graph reads the tensors of the first."""
     text = TextKV.build(source((7, 19)), (7, 19))
-    before = [text.views(rows)[0].key_lengths for rows in (8, 30)]
-    addresses = [lengths.data_ptr() for lengths in before]
-    text.lengths = (19, 2)
-    text.refresh_views()
-    assert [lengths.tolist() for lengths in before] == [[27, 10], [49, 32]]
-    after = [text.views(rows)[0].key_lengths.data_ptr() for rows in (8, 30)]
-    assert after == addresses
+    first, other = text.views(9), text.views(8)
+    assert text.views(9) is first
+    assert other[0][0].key_lengths.tolist() == [15, 27]
+    assert first[0][0].key_lengths.tolist() == [16, 28]
 
 
-def gen_layers(count=2, kv_heads=4, head_dim=3):
+def test_text_kv_views_read_elsewhere_vs_there():
+    """In a capture views are of the copies, and afterwards of the text's own tensors again."""
+    text = TextKV.build(source((7, 19)), (7, 19))
+    copies = [x.clone() for x in text.tensors(9)]
+    for read, (data, lengths) in ((lambda _: copies, copies), (tuple, text.tensors(9))):
+        for layer, (view,) in enumerate(text.views(9, read)):
+            assert view.k.data_ptr() == data[0, layer].data_ptr()
+            assert view.key_lengths.data_ptr() == lengths.data_ptr()
+
+
+@pytest.mark.parametrize("samples", [slice(1, None), [1], [2, 0], range(3)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(), Layout(cols=2), Layout(ring=2)], ids=str)
+def test_text_kv_select_vs_built_from_some(samples, layout):
+    """The conditional half of a batch, as newer code cuts it in mid-request."""
+    lengths, layers = (7, 19, 12), source((7, 19, 12))
+    text = TextKV.build(layers, lengths, layout_of(layout))
+    text.views(9)
+    chosen = list(range(3))[samples] if isinstance(samples, slice) else list(samples)
+    some = [tuple(x[chosen] for x in pair) for pair in layers]
+    expected = TextKV.build(some, tuple(lengths[i] for i in chosen), layout_of(layout))
+    found = text.select(samples)
+    assert found.lengths == expected.lengths and found.layout == text.layout
+    assert torch.equal(found.data, expected.data)
+    for mine, wanted in zip(found.views(9)[0], expected.views(9)[0], strict=True):
+        assert mine.key_lengths.tolist() == wanted.key_lengths.tolist()
+        assert mine.text_lengths == wanted.text_lengths
+    assert text.lengths == lengths, "the whole text may come back"
+
+
+def test_text_kv_sequence_vs_pairs_of_layers():
+    layers = source((20, 20), layers=3, rows=256, poison=0.0)
+    text = TextKV.build(layers, (20, 20))
+    for found, expected in ((list(text), layers), ([text[0], text[-1]], [layers[0], layers[2]])):
+        for (k, v), (source_k, source_v) in zip(found, expected, strict=True):
+            assert torch.equal(k, source_k) and torch.equal(v, source_v)
+    with pytest.raises(IndexError):
+        text[3]
+
+
+MASKS = {
+    "none": (None, "shape None; pass .B, S_text."),
+    "one-dimension": (torch.ones(5), r"shape torch.Size\(\[5\]\); pass .B, S_text."),
+    "three-dimensions": (torch.ones(1, 2, 5), r"shape torch.Size\(\[1, 2, 5\]\); pass"),
+    "left-padded": (torch.tensor([[1, 1, 0], [0, 1, 1]]), "row 1 .*ones.*followed by zeros"),
+    "hole": (torch.tensor([[1, 0, 1], [1, 1, 1]]), "row 0 .*without holes"),
+    "nan": (torch.tensor([[1.0, float("nan"), 0], [1, 1, 1]]), "row 0 "),
+    "nan-padding": (torch.tensor([[1.0, 1, float("nan")]]), "row 0 "),
+    "half": (torch.tensor([[1, 1, 1], [1, 0.5, 0]]), "row 1 "),
+    "two": (torch.tensor([[2, 1, 0]]), "row 0 "),
+    "empty-prompt": (torch.tensor([[1, 1, 0], [0, 0, 0]]), "row 1 .* a token"),
+    "no-columns": (torch.ones(2, 0), "row 0 .* a token"),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_read_text_lengths_refusal_vs_value_expected_remedy(name):
+    mask, pattern = MASKS[name]
+    with pytest.raises(ValueError, match=pattern):
+        read_text_lengths(mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("lengths", [*LENGTHS.values(), (11, 11, 11)], ids=str)
+def test_read_text_lengths_vs_made_mask(lengths, dtype):
+    """Also where a row is full, and no padding ends it."""
+    for columns in (max(lengths), max(lengths) + 2):
+        mask = (torch.arange(columns) < torch.tensor(lengths)[:, None]).to(dtype)
+        found = read_text_lengths(mask)
+        assert found == lengths and all(type(length) is int for length in found)
+
+
+def transformer(layers=2, kv_heads=4, head_dim=3, layout=Layout(), lengths=(7, 19)):
+    """What attach_text asks of one; the text that it holds was made for ulysses_size=2."""
     attention = SimpleNamespace(local_num_key_value_heads=kv_heads, head_dim=head_dim)
-    return [SimpleNamespace(cross_attention=attention) for _ in range(count)]
+    return SimpleNamespace(
+        cached_kv=TextKV.build(source(lengths), lengths, layout_of(Layout(ulysses=2))),
+        gen_layers=[SimpleNamespace(cross_attention=attention)] * layers,
+        text_kv_layout=layout_of(layout),
+    )
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_text_kv_that_fits_vs_accepted(size):
-    layout = layout_of(Layout(ulysses=size))
-    TextKV.build(source((7, 19)), (7, 19), layout).require_fit(gen_layers(), layout)
+def hidden(batch=2, dtype=torch.float64, device="cpu"):
+    return torch.zeros(batch, 14, 6, dtype=dtype, device=device)
+
+
+U2 = Layout(ulysses=2)
+
+
+def test_attach_text_that_fits_vs_its_views():
+    model = transformer(layout=U2)
+    assert attach_text(model, hidden(), 27) is model.cached_kv.views(27)
+
+
+# Name: (the transformer, the sequence, (batch, dtype, layers, K/V heads, head_dim) that it needs).
+MISFITS = {
+    "batch": (transformer(layout=U2), hidden(3), (3, torch.float64, 2, 2, 3)),
+    "dtype": (transformer(layout=U2), hidden(dtype=torch.float32), (2, torch.float32, 2, 2, 3)),
+    "device": (transformer(layout=U2), hidden(device="meta"), (2, torch.float64, 2, 2, 3)),
+    "layers": (transformer(3, layout=U2), hidden(), (2, torch.float64, 3, 2, 3)),
+    "heads": (transformer(kv_heads=8, layout=U2), hidden(), (2, torch.float64, 2, 4, 3)),
+    "head_dim": (transformer(head_dim=5, layout=U2), hidden(), (2, torch.float64, 2, 2, 5)),
+    "one-rank": (transformer(), hidden(), (2, torch.float64, 2, 4, 3)),
+    "mesh": (transformer(layout=Layout(cols=2, ulysses=2)), hidden(), (2, torch.float64, 2, 2, 3)),
+    "ring": (transformer(layout=Layout(ring=2, ulysses=2)), hidden(), (2, torch.float64, 2, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_attach_text_of_another_request_vs_refusal(name):
+    model, sequence, needs = MISFITS[name]
+    with pytest.raises(ValueError, match=r"call reset_cache\(\)") as refusal:
+        attach_text(model, sequence, 27)
+    held, needed = str(refusal.value).split(" but ")
+    assert (
+        f"{(2, torch.float64, torch.device('cpu'), 2, 2, 3)} for {model.cached_kv.layout}" in held
+    )
+    assert f"{(*needs[:2], sequence.device, *needs[2:])} for {model.text_kv_layout}" in needed
 
 
 @pytest.mark.parametrize(
-    "layers, layout, held, expected",
-    [
-        (gen_layers(3), Layout(ulysses=2), "ulysses_size=2, 2, 2, 3", "ulysses_size=2, 3, 2, 3"),
-        (
-            gen_layers(kv_heads=8),
-            Layout(ulysses=2),
-            "ulysses_size=2, 2, 2, 3",
-            "ulysses_size=2, 2, 4, 3",
-        ),
-        (
-            gen_layers(head_dim=5),
-            Layout(ulysses=2),
-            "ulysses_size=2, 2, 2, 3",
-            "ulysses_size=2, 2, 2, 5",
-        ),
-        (gen_layers(), Layout(), "ulysses_size=2, 2, 2, 3", "one rank, 2, 4, 3"),
-        (
-            gen_layers(),
-            Layout(rows=1, cols=2, ulysses=2),
-            "ulysses_size=2, 2, 2, 3",
-            "ulysses_size=2 col_size=2, 2, 2, 3",
-        ),
-    ],
-    ids=["layers", "heads", "head_dim", "one-rank", "mesh"],
+    "cached", [None, [(1, 2)], ((1, 2), (3, 4))], ids=lambda x: type(x).__name__
 )
-def test_text_kv_of_another_model_or_layout_vs_refusal(layers, layout, held, expected):
-    text = TextKV.build(source((7, 19)), (7, 19), layout_of(Layout(ulysses=2)))
-    with pytest.raises(ValueError, match=r"reset_cache\(\)") as refusal:
-        text.require_fit(layers, layout_of(layout))
-    assert f"({held})" in str(refusal.value) and f"({expected})" in str(refusal.value)
+def test_attach_text_that_has_no_lengths_vs_refusal(cached):
+    model = transformer()
+    model.cached_kv = cached
+    name = re.escape(type(cached).__name__)
+    with pytest.raises(ValueError, match=rf"a {name}, .* no prompt lengths; .*select\(samples\)"):
+        attach_text(model, hidden(), 27)

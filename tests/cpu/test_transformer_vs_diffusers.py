@@ -23,7 +23,7 @@ CASES = {
     "odd-size": ModelCase(video=(2, 5, 7)),
     "len1x300": ModelCase(lengths=(1, 300)),
     "equal": ModelCase(lengths=(13, 13)),
-    "bucket-edge": ModelCase(lengths=(128, 129)),
+    "bucket-edge": ModelCase(lengths=(256, 257)),
     "three-prompts": ModelCase(lengths=(3, 40, 11)),
     "given-frame": ModelCase(given_frames=(0,)),
     "sound": ModelCase(model="omni", sound_rows=7),

@@ -8,13 +8,11 @@ import time
 
 import pytest
 import torch
-from support import attend
-from support.cases import AttentionCase, Layout
+from support.cases import Layout
 from support.checks import host
 from support.model import ModelCase
 
 from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
-from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
 pytestmark = pytest.mark.gloo
 
@@ -22,48 +20,13 @@ pytestmark = pytest.mark.gloo
 SECONDS = 20.0
 
 
+# Ranks wait for each other's models too: the less there is to make, the closer they raise.
+LAYERS = (("num_hidden_layers", 1),)
+
+
 def _backend(layout: Layout) -> str:
     """Attention2D and ring need an LSE, which VANILLA has not."""
     return "VANILLA" if layout.sequence_size == layout.ulysses else "FA4"
-
-
-def _attach(rank: int, layout: Layout, **changes) -> None:
-    """One attention with a text that belongs to another sequence."""
-    case = AttentionCase(layout=layout, dtype=torch.float32, heads=8, kv_heads=8)
-    vgm = attend.mapping(case.layout, rank)
-    attn = attend.install(attend.wrap_parallel_attention(attend.compute_backend(case), vgm))
-    cached = dataclasses.replace(case, **changes)
-    drawn = cached.tensors()
-    text = TextKV.build(
-        [(drawn["text_k"], drawn["text_v"])], cached.lengths, TextKVLayout.from_mapping(vgm)
-    )
-    q, k, v = (
-        case.padded_video(case.tensors()[name]).chunk(layout.world_size, dim=1)[rank]
-        for name in "qkv"
-    )
-    attend.call(attn, q, k, v, text=text.attach(q.flatten(2), case.video_rows)[0])
-
-
-def _logic_attach_batch(rank, layout):
-    _attach(rank, layout, lengths=(7, 19, 3))
-
-
-def _logic_attach_dtype(rank, layout):
-    _attach(rank, layout, dtype=torch.float64)
-
-
-def _logic_lengths_over_rows(rank, layout):
-    case = AttentionCase()
-    drawn = case.tensors()
-    vgm = attend.mapping(layout, rank)
-    TextKV.build([(drawn["text_k"], drawn["text_v"])], (7, 99), TextKVLayout.from_mapping(vgm))
-
-
-def _logic_kv_heads(rank, layout):
-    case = AttentionCase(kv_heads=3, heads=3)
-    drawn = case.tensors()
-    vgm = attend.mapping(layout, rank)
-    TextKV.build([(drawn["text_k"], drawn["text_v"])], case.lengths, TextKVLayout.from_mapping(vgm))
 
 
 def _logic_model_heads(rank, layout):
@@ -71,28 +34,27 @@ def _logic_model_heads(rank, layout):
     host(ModelCase(layout=layout, backend=_backend(layout), overrides=heads), rank)
 
 
-def _logic_model_backend(rank, layout):
-    host(ModelCase(layout=layout, backend="CUTEDSL"), rank)
+def _logic_model_backend(rank, layout, backend):
+    host(ModelCase(layout=layout, backend=backend), rank)
 
 
 def _forward(rank, layout, **changes):
-    case = ModelCase(layout=layout, backend=_backend(layout))
+    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
     host(case, rank).forward(**(case.inputs() | changes))
 
 
-def _logic_left_padded(rank, layout):
-    _forward(rank, layout, text_mask=ModelCase().inputs()["text_mask"].flip(1))
-
-
-def _logic_hole(rank, layout):
-    mask = ModelCase().inputs()["text_mask"]
-    mask[1, 3] = 0
-    _forward(rank, layout, text_mask=mask)
-
-
-def _logic_empty_prompt(rank, layout):
-    mask = ModelCase().inputs()["text_mask"]
-    mask[0] = 0
+def _logic_mask(rank, layout, name):
+    mask = ModelCase().inputs()["text_mask"].float()
+    if name == "none":
+        mask = None
+    elif name == "three-dimensions":
+        mask = mask[None]
+    elif name == "left-padded":
+        mask = mask.flip(1)
+    elif name == "empty":
+        mask[0] = 0
+    else:
+        mask[1, 3] = {"hole": 0.0, "half": 0.5, "nan": float("nan")}[name]
     _forward(rank, layout, text_mask=mask)
 
 
@@ -105,9 +67,26 @@ def _logic_latents_of_another_dtype(rank, layout):
     _forward(rank, layout, hidden_states=ModelCase(dtype=torch.float64).inputs()["hidden_states"])
 
 
+def _logic_cache_without_lengths(rank, layout):
+    """Code that cut the cache by itself left a list of pairs."""
+    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
+    transformer = host(case, rank)
+    transformer.forward(**case.inputs())
+    transformer.cached_kv = list(transformer.cached_kv)
+    transformer.forward(**case.inputs())
+
+
+def _logic_cache_of_another_dtype(rank, layout):
+    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
+    transformer = host(case, rank)
+    transformer.forward(**case.inputs())
+    transformer.cached_kv.data = transformer.cached_kv.data.double()
+    transformer.forward(**case.inputs())
+
+
 def _logic_cache_of_another_batch(rank, layout):
     """The prompts changed and nobody called reset_cache()."""
-    case = ModelCase(layout=layout, backend=_backend(layout))
+    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
     transformer = host(case, rank)
     transformer.forward(**case.inputs())
     transformer.forward(**dataclasses.replace(case, lengths=(7, 19, 3)).inputs())
@@ -115,8 +94,10 @@ def _logic_cache_of_another_batch(rank, layout):
 
 def _logic_cache_of_another_model(rank, layout):
     """A cached text from a model with half as many K/V heads: another head layout."""
-    case = ModelCase(layout=layout, backend=_backend(layout))
-    small = dataclasses.replace(case, overrides=(("num_key_value_heads", layout.head_ways),))
+    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
+    small = dataclasses.replace(
+        case, overrides=(*LAYERS, ("num_key_value_heads", layout.head_ways))
+    )
     other = host(small, rank)
     other.forward(**case.inputs())
     transformer = host(case, rank)
@@ -127,7 +108,7 @@ def _logic_cache_of_another_model(rank, layout):
 
 def _logic_cache_of_one_rank(rank, layout):
     """A cached text that was built without the layout holds all heads."""
-    case = ModelCase(layout=layout, backend=_backend(layout))
+    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
     alone = host(case.single())
     alone.forward(**case.inputs())
     transformer = host(case, rank)
@@ -136,72 +117,53 @@ def _logic_cache_of_one_rank(rank, layout):
     transformer.forward(**case.inputs())
 
 
-# Name: (what each rank runs, then the value, what was expected and what would work, as patterns).
+# Name: (what each rank runs, its arguments, and patterns of the message).
 MISTAKES = {
-    "attach-batch": (_logic_attach_batch, r"is \(2, ", r"= \(3, ", r"call reset_cache\(\)"),
-    "attach-dtype": (_logic_attach_dtype, r"is .*float32", r"= .*float64", r"call reset_cache\(\)"),
-    "lengths-over-rows": (
-        _logic_lengths_over_rows,
-        r"length 99 of sample 1",
-        r"\[1, 24\]",
-        r"pad or truncate",
-    ),
-    "kv-heads": (_logic_kv_heads, r"3 text K/V heads", r"Ulysses size", r"sizes .*: \[1, 3\]"),
     "model-heads": (
-        _logic_model_heads,
-        r"num_key_value_heads=3",
-        r"does not divide",
-        r"must be one of \[1, 3\]",
+        (_logic_model_heads,),
+        (r"num_key_value_heads=3", r"does not divide", r"must be one of \[1, 3\]"),
     ),
-    "model-backend": (
-        _logic_model_backend,
-        r"CuTeDSLAttention",
-        r"takes no key lengths",
-        r"use FA4",
-    ),
-    "mask-left-padded": (
-        _logic_left_padded,
-        r"row 0",
-        r"ones followed by zeros",
-        r"pad prompts on the right",
-    ),
-    "mask-with-hole": (_logic_hole, r"row 1", r"ones followed by zeros", r"without holes"),
-    "empty-prompt": (_logic_empty_prompt, r"row 0 has no token", r"empty", r"at least one token"),
+    **{
+        f"backend-without-lse-{backend.lower()}": (
+            (_logic_model_backend, backend),
+            (r"needs an attention backend that returns its LSE", r"choose FA4"),
+        )
+        for backend in ("VANILLA", "CUTEDSL", "DENSE-NHD")
+    },
+    **{
+        f"mask-{name}": ((_logic_mask, name), ("text_mask", pattern))
+        for name, pattern in {
+            "none": r"None.*\[.*S_text\]",
+            "three-dimensions": r"\(1, 2, 24\).*\[.*S_text\]",
+            "left-padded": r"row 0 .*ones.*followed by zeros; pad",
+            "hole": r"row 1 .*ones.*followed by zeros; pad .*without holes",
+            "half": r"row 1 .*ones.*followed by zeros; pad",
+            "nan": r"row 1 .*ones.*followed by zeros; pad",
+            "empty": r"row 0 .* a token",
+        }.items()
+    },
     "text-of-another-batch": (
-        _logic_text_of_another_batch,
-        r"\(3, 24\)",
-        r"must both be \[2, S_text\]",
-        r"text_mask",
+        (_logic_text_of_another_batch,),
+        (r"\(3, 24\)", r"must both be \[2, S_text\]", r"text_mask"),
     ),
     "latents-of-another-dtype": (
-        _logic_latents_of_another_dtype,
-        r"float64",
-        r"float32",
-        r"cast the latents",
+        (_logic_latents_of_another_dtype,),
+        (r"float64", r"float32", r"cast the latents"),
     ),
-    "cache-of-another-batch": (
-        _logic_cache_of_another_batch,
-        r"is \(3, ",
-        r"= \(2, ",
-        r"call reset_cache\(\)",
+    "cache-without-lengths": (
+        (_logic_cache_without_lengths,),
+        (r"cached_kv is a list", r"no prompt lengths", r"select\(samples\)"),
     ),
-    "cache-of-another-model": (
-        _logic_cache_of_another_model,
-        r"heads",
-        r"expected|holds|but",
-        r"reset_cache|rebuild",
-    ),
-    "cache-of-one-rank": (
-        _logic_cache_of_one_rank,
-        r"heads|layout|ulysses",
-        r"expected|holds|but",
-        r"reset_cache|rebuild",
-    ),
+    **{
+        f"cache-of-{what}": ((function,), (holds, needs, r"call reset_cache\(\)"))
+        for what, function, holds, needs in (
+            ("another-batch", _logic_cache_of_another_batch, r"= \(2, ", r"needs \(3, "),
+            ("another-dtype", _logic_cache_of_another_dtype, r"= .*float64", r"needs .*float32"),
+            ("another-model", _logic_cache_of_another_model, r"K/V heads.*= \(2, ", r"needs \(2, "),
+            ("one-rank", _logic_cache_of_one_rank, r"K/V heads.*= \(2, ", r"needs \(2, "),
+        )
+    },
 }
-
-
-# Mistakes of a head count or of one attention under Ulysses alone.
-ULYSSES_ONLY = ("attach-batch", "attach-dtype", "kv-heads", "model-heads")
 ULYSSES = [Layout(ulysses=2), Layout(ulysses=4)]
 OTHERS = [
     Layout(rows=1, cols=2),
@@ -215,19 +177,24 @@ OTHERS = [
 def _cases() -> list:
     cases = []
     for name in MISTAKES:
-        for layout in ULYSSES + ([] if name in ULYSSES_ONLY else OTHERS):
+        for layout in ULYSSES + OTHERS:
+            if name == "model-heads" and layout not in ULYSSES:
+                continue
+            # Only meshes and rings need an LSE.
+            if name.startswith("backend") and _backend(layout) == "VANILLA":
+                continue
             cases.append(pytest.param(name, layout, id=f"{name}-{layout}"))
     return cases
 
 
 @pytest.mark.parametrize(("name", "layout"), _cases())
 def test_bad_input_every_rank_vs_value_expected_remedy(ranks, name, layout):
-    function, *patterns = MISTAKES[name]
+    (function, *arguments), patterns = MISTAKES[name]
     size = layout.world_size
     # The first case of a number of ranks starts processes, which is not what is timed.
     ranks.run(size, _logic_nothing)
     start = time.monotonic()
-    outcomes = ranks.outcomes(size, function, layout, timeout=SECONDS)
+    outcomes = ranks.outcomes(size, function, layout, *arguments, timeout=SECONDS)
     assert time.monotonic() - start < SECONDS
     assert [o.error for o in outcomes] == ["ValueError"] * size, "\n".join(
         f"rank {rank}: {o.error}: {o.message or o.trace}" for rank, o in enumerate(outcomes)

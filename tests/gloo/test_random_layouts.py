@@ -16,6 +16,7 @@ from support.model import ModelCase
 pytestmark = pytest.mark.gloo
 
 MAX_RANKS = 8
+WITH_LSE = ["FA4", "DENSE-HND-LSE"]
 
 
 @st.composite
@@ -37,7 +38,7 @@ def legal_cases(draw) -> AttentionCase:
         video_rows=draw(st.integers(1, 70)),
         heads=kv_heads * draw(st.sampled_from([1, 2, 4])),
         kv_heads=kv_heads,
-        backend=draw(st.sampled_from(["VANILLA", "FA4"] if alone else ["FA4"])),
+        backend=draw(st.sampled_from([*(["VANILLA", "DENSE-NHD"] if alone else []), *WITH_LSE])),
         dtype=torch.float64,
         head_dim=8,
         seed=draw(st.integers(0, 2**16)),

@@ -63,6 +63,27 @@ def test_ulysses_attention_output_vs_per_sample(ranks, case):
         check_attention(ranks.run, variant)
 
 
+def _logic_launches(rank: int, case: AttentionCase) -> list:
+    backend = attend.compute_backend(case)
+    attend.exact(rank, case, backend=backend)
+    return backend.launches
+
+
+@pytest.mark.parametrize("backend", ["DENSE-NHD", "DENSE-HND"])
+@pytest.mark.parametrize(
+    "lengths", [(7,), (13, 13), (7, 19), (7, 19, 7)], ids=lambda x: "x".join(map(str, x))
+)
+def test_ulysses_attention_any_backend_vs_a_launch_for_each_length(ranks, lengths, backend):
+    """A backend that knows no lengths is launched on exactly the keys that count."""
+    case = AttentionCase(layout=Layout(ulysses=2), lengths=lengths, backend=backend)
+    for dtype in (torch.float32, torch.float64):
+        check_attention(ranks.run, dataclasses.replace(case, dtype=dtype))
+    # Queries are as the exchange leaves them: the video with its padding.
+    sizes = [[lengths.count(n), 28, case.video_rows + n] for n in dict.fromkeys(lengths)]
+    for launches in ranks.run(2, _logic_launches, case):
+        assert launches == [(size, size) for size in sizes]
+
+
 @pytest.mark.parametrize("size", [2, 4, 8], ids="ulysses{}".format)
 @pytest.mark.parametrize("backend", ["VANILLA", "FA4"], ids=["vanilla", "fa4"])
 def test_ulysses_attention_poisoned_video_tail_vs_zeros(ranks, backend, size):

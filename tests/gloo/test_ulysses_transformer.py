@@ -11,7 +11,13 @@ import itertools
 import pytest
 import torch
 from support.cases import LENGTHS, Layout
-from support.checks import check_branches, check_transformer, is_padded, sequence_rows
+from support.checks import (
+    check_branches,
+    check_selected,
+    check_transformer,
+    is_padded,
+    sequence_rows,
+)
 from support.model import ModelCase
 
 pytestmark = pytest.mark.gloo
@@ -37,7 +43,7 @@ def test_ulysses_transformer_velocity_vs_one_rank_and_diffusers(ranks, case):
 
 
 @pytest.mark.parametrize("heads", [(8, 4), (8, 2), (4, 4)], ids=lambda h: f"heads{h[0]}x{h[1]}")
-@pytest.mark.parametrize("backend", ["VANILLA", "FA4"], ids=["vanilla", "fa4"])
+@pytest.mark.parametrize("backend", ["VANILLA", "FA4", "DENSE-HND"])
 def test_ulysses_transformer_grouped_heads_vs_one_rank_and_diffusers(ranks, backend, heads):
     for dtype in DTYPES:
         case = ModelCase(
@@ -62,3 +68,8 @@ def test_ulysses_transformer_branches_vs_diffusers(ranks, size):
     case = ModelCase(layout=Layout(ulysses=size), dtype=torch.float32)
     lengths = ((7, 19), (130, 2), (19, 7))
     check_branches(ranks.run, tuple(dataclasses.replace(case, lengths=x) for x in lengths))
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(ulysses=2), Layout(rows=1, cols=2)], ids=str)
+def test_layout_transformer_selected_in_mid_request_vs_diffusers(ranks, layout):
+    check_selected(ranks.run, ModelCase(layout=layout, lengths=(130, 2, 7, 19), backend="FA4"))

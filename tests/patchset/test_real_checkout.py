@@ -39,8 +39,6 @@ FILES = {
         "utils.py",
     )
 }
-UNIT_TEST = "test_cosmos3_text_kv.py"
-PARALLEL_TEST = "test_cosmos3_text_kv_parallel.py"
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +47,12 @@ def staged(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def upstream_tests(tmp_path_factory):
-    """The test files that the series adds to upstream, by name."""
-    folder = tmp_path_factory.mktemp("upstream_tests")
-    written = {}
-    for patch in Project(ROOT).base("pin").patches:
-        for diff in patch.files:
-            name = diff.path.rpartition("/")[2]
-            if diff.new and name.startswith("test_"):
-                written[name] = folder / name
-                written[name].write_text(diff.text, encoding="utf-8")
-    return written
+def upstream_test(tmp_path_factory):
+    """The test file that the series adds to upstream, as it is after the last patch."""
+    (text,) = (text for path, text in Project(ROOT).overlay.items() if "/test_" in path)
+    path = tmp_path_factory.mktemp("upstream_tests") / "test_cosmos3_text_kv.py"
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def _environment(stage):
@@ -123,11 +116,11 @@ def test_patched_files_vs_diffusers(tmp_path, layout, backend, lengths, video, s
     assert {f["path"] for f in report["checkout"]["files"]["both"]} >= FILES - {FILE}
 
 
-def test_new_unit_tests_pass_on_patched_files(staged, upstream_tests, tmp_path):
+def test_new_unit_tests_pass_on_patched_files(staged, upstream_test, tmp_path):
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("--rootdir", str(tmp_path), "-c", os.devnull, str(upstream_tests[UNIT_TEST])),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "cpu_only"),
+            *("--rootdir", str(tmp_path), "-c", os.devnull, str(upstream_test)),
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -140,13 +133,13 @@ def test_new_unit_tests_pass_on_patched_files(staged, upstream_tests, tmp_path):
 
 
 @pytest.mark.parametrize("side", ["unfixed", "fixed"])
-def test_new_parallel_tests_tell_the_sides_apart(staged, upstream_tests, tmp_path, side):
+def test_new_parallel_tests_tell_the_sides_apart(staged, upstream_test, tmp_path, side):
     script = ROOT / "tests" / "support" / "upstream_rank.py"
     ranks = [
         subprocess.Popen(
             [
                 *(sys.executable, "-W", "ignore", str(script)),
-                *(str(upstream_tests[PARALLEL_TEST]), str(rank), str(tmp_path / "store")),
+                *(str(upstream_test), str(rank), str(tmp_path / "store")),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

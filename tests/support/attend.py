@@ -12,32 +12,90 @@ import inspect
 import pytest
 import torch
 
-from support.cases import POISON, AttentionCase, Layout
+from support.cases import POISON, AttentionCase
 from support.mappings import mapping
 from support.reference import round_up, zero_tail
 from tensorrt_llm._torch.attention.backends.interface import PredefinedAttentionMask
 from tensorrt_llm._torch.visual_gen.attention_backend import flash_attn4
-from tensorrt_llm._torch.visual_gen.attention_backend.interface import AttentionTensorLayout
+from tensorrt_llm._torch.visual_gen.attention_backend.interface import (
+    AttentionBackend,
+    AttentionTensorLayout,
+)
 from tensorrt_llm._torch.visual_gen.attention_backend.parallel import wrap_parallel_attention
-from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_attention, text_ring
+from tensorrt_llm._torch.visual_gen.attention_backend.utils import BACKENDS, create_attention
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import install_text_attention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
 FULL = PredefinedAttentionMask.FULL
 
+
+class DenseAttention(AttentionBackend):
+    """A backend that nobody here knows: all keys count, and other keywords are ignored.
+
+    Attributes:
+        launches: For each launch [B, S_q, S_kv], and the same as the keywords said it.
+    """
+
+    layout, lse = AttentionTensorLayout.NHD, False
+
+    def __init__(self, num_heads, head_dim, num_kv_heads=None, **kwargs):
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
+        self.head_dim, self.scale = head_dim, head_dim**-0.5
+        self.launches = []
+
+    @property
+    def preferred_layout(self):
+        return self.layout
+
+    @classmethod
+    def support_lse(cls):
+        return cls.lse
+
+    def _attend(self, q, k, v, attention_mask=FULL, **ignored):
+        nhd = self.layout == AttentionTensorLayout.NHD
+        if nhd:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        sizes = [ignored.get(name) for name in ("batch_size", "seq_len", "seq_len_kv")]
+        self.launches.append(([q.shape[0], q.shape[2], k.shape[2]], sizes))
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        scores = q @ k.transpose(2, 3) * self.scale
+        if attention_mask == PredefinedAttentionMask.CAUSAL:
+            scores = scores + torch.full_like(scores, float("-inf")).triu(1)
+        lse = scores.logsumexp(dim=-1)
+        out = (scores - lse[..., None]).exp() @ v
+        return (out.transpose(1, 2) if nhd else out), lse
+
+    def forward(self, q, k, v, **kwargs):
+        return self._attend(q, k, v, **kwargs)[0]
+
+    def forward_with_lse(self, q, k, v, **kwargs):
+        if not self.lse:
+            return super().forward_with_lse(q, k, v, **kwargs)
+        return self._attend(q, k, v, **kwargs)
+
+
+DENSE = {
+    f"DENSE-{layout.value}{suffix}": type(
+        f"Dense{layout.value}", (DenseAttention,), {"layout": layout, "lse": bool(suffix)}
+    )
+    for layout in AttentionTensorLayout
+    for suffix in ("", "-LSE")
+}
+BACKENDS.update(DENSE)
+
 # A missing CPU kernel fails; only a machine on which the real kernels took its place skips.
 _real_fa4 = "cpu_kernels" not in inspect.getfile(flash_attn4._flash_attn_fwd or inspect.getfile)
-CPU_BACKENDS = [
-    pytest.param("VANILLA", id="vanilla"),
-    pytest.param(
-        "FA4",
-        id="fa4",
-        marks=pytest.mark.skipif(
-            flash_attn4._flash_attn_fwd is not None and _real_fa4,
-            reason="flash-attn-4 is installed and serves FA4 here, on GPUs only",
-        ),
+FA4 = pytest.param(
+    "FA4",
+    id="fa4",
+    marks=pytest.mark.skipif(
+        flash_attn4._flash_attn_fwd is not None and _real_fa4,
+        reason="flash-attn-4 is installed and serves FA4 here, on GPUs only",
     ),
-]
+)
+CPU_BACKENDS = [pytest.param("VANILLA", id="vanilla"), FA4]
+LSE_BACKENDS = [FA4, *(pytest.param(name, id=name.lower()) for name in DENSE if "LSE" in name)]
+ALL_BACKENDS = [CPU_BACKENDS[0], *LSE_BACKENDS]
 
 
 def compute_backend(case: AttentionCase):
@@ -51,9 +109,9 @@ def compute_backend(case: AttentionCase):
     )
 
 
-def install(attn, layout: Layout = Layout()):
-    """Puts the adapter into a chain. The ring comes with a module of its own."""
-    return (text_ring if layout.ring > 1 else text_attention).install_text_attention(attn)
+def text_of(case: AttentionCase, drawn: dict, layout: TextKVLayout = TextKVLayout()) -> TextKV:
+    """The text of one layer, from case.tensors()."""
+    return TextKV.build([(drawn["text_k"], drawn["text_v"])], case.lengths, layout)
 
 
 def call(attn, q, k, v, *, with_lse=False, **kwargs):
@@ -75,24 +133,22 @@ def tp_heads(case: AttentionCase, x: torch.Tensor, tp_rank: int) -> torch.Tensor
     return x[:, :, tp_rank * heads : (tp_rank + 1) * heads]
 
 
-def exact(rank: int, case: AttentionCase, fill: float = POISON) -> torch.Tensor:
+def exact(rank: int, case: AttentionCase, fill: float = POISON, backend=None) -> torch.Tensor:
     """The fix on one rank. Returns its rows of the output, padding rows included [B, S/P, H, D].
 
     Args:
         rank: This rank; there must be a process group of case.layout.world_size ranks.
         case: What to attend to.
         fill: What the rows that pad the video hold.
+        backend: The compute backend, to look at afterwards; made when None.
     """
     vgm = mapping(case.layout, rank)
-    attn = install(wrap_parallel_attention(compute_backend(case), vgm), case.layout)
+    attn = install_text_attention(wrap_parallel_attention(backend or compute_backend(case), vgm))
     drawn = {name: tp_heads(case, x, vgm.tp_rank) for name, x in case.tensors().items()}
     video = (case.padded_video(drawn[name], fill) for name in "qkv")
     q, k, v = (x.chunk(case.layout.sequence_size, dim=1)[vgm.seq_rank] for x in video)
-    text = TextKV.build(
-        [(drawn["text_k"], drawn["text_v"])], case.lengths, TextKVLayout.from_mapping(vgm)
-    )
-    view = text.attach(q.flatten(2), video_rows=case.video_rows)[0]
-    return call(attn, q, k, v, text=view)
+    text = text_of(case, drawn, TextKVLayout.from_mapping(vgm))
+    return call(attn, q, k, v, text=iter(text.views(case.video_rows)[0]))
 
 
 def unfixed(rank: int, case: AttentionCase) -> torch.Tensor:

@@ -20,8 +20,8 @@ LENGTHS = {
     "len7x19": (7, 19),
     "len1x300": (1, 300),
     "len13x13": (13, 13),
-    "len128x41": (128, 41),
-    "len129x127": (129, 127),
+    "len256x41": (256, 41),
+    "len257x127": (257, 127),
 }
 
 
@@ -73,7 +73,7 @@ class AttentionCase:
         video_rows: Rows of the generation sequence, without padding.
         heads: Query heads, over all ranks.
         kv_heads: K/V heads, over all ranks.
-        backend: VANILLA or FA4.
+        backend: A name of create_attention(), or one of support.attend.DENSE.
         dtype: Of q, k and v.
         head_dim: Size of a head.
         seed: Of the numbers.

@@ -114,7 +114,7 @@ def host(case: ModelCase, rank: int = 0, text_kv: str = "exact") -> Cosmos3VFMTr
 
 
 def velocities(
-    transformer, case: ModelCase, samples: slice = slice(None)
+    transformer, case: ModelCase, samples: slice | list[int] = slice(None)
 ) -> dict[str, torch.Tensor]:
     """Velocities by modality, those of given frames and actions zeroed.
 
@@ -245,15 +245,28 @@ def check_branches(run: Callable, cases: tuple[ModelCase, ...]) -> None:
             assert_bitwise(found[name], velocity, f"branch {cases[index]} restored: {name}")
 
 
+def _logic_selected(rank: int, case: ModelCase, samples: list[int]) -> dict:
+    transformer = host(case, rank)
+    velocities(transformer, case)
+    transformer.cached_kv = transformer.cached_kv.select(samples)
+    transformer.cached_freqs_gen = tuple(x[samples] for x in transformer.cached_freqs_gen)
+    return velocities(transformer, case, samples)
+
+
+def check_selected(run: Callable, case: ModelCase) -> None:
+    """A batch that is cut to its conditional half in mid-request keeps that half's text."""
+    samples = list(range(len(case.lengths) // 2, len(case.lengths)))
+    for found in run(case.layout.world_size, _logic_selected, case, samples):
+        for name, velocity in oracle(plain(case)).items():
+            what = f"selected samples of {case}: {name} against diffusers"
+            assert_within(found[name], velocity[samples], AGAINST_ORACLE[case.dtype], what)
+
+
 def _logic_text_tail(rank: int, case: AttentionCase) -> bool:
-    drawn = case.tensors()
-    vgm = attend.mapping(case.layout, rank)
-    text = attend.TextKV.build(
-        [(drawn["text_k"], drawn["text_v"])], case.lengths, attend.TextKVLayout.from_mapping(vgm)
-    )
+    layout = attend.TextKVLayout.from_mapping(attend.mapping(case.layout, rank))
+    text = attend.text_of(case, case.tensors(), layout)
     return all(
-        bool((x[sample, length:] == 0).all())
-        for x in text.keys + text.values
+        bool((text.data[:, :, sample, length:] == 0).all())
         for sample, length in enumerate(text.local_lengths)
     )
 

@@ -61,7 +61,7 @@ class ModelCase:
         given_actions: Actions that are conditions.
         controls: Number of control latents.
         share: Whether controls stand at the video's positions.
-        backend: VANILLA or FA4.
+        backend: A name of create_attention(), or one of support.attend.DENSE.
         dtype: Of the model.
         seed: Of weights and inputs.
     """

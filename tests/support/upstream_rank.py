@@ -10,6 +10,7 @@ import importlib.util
 import json
 import sys
 from datetime import timedelta
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,11 @@ def main(path: str, rank: int, store: str) -> None:
         timeout=timedelta(seconds=120),
     )
     spec = importlib.util.spec_from_file_location("upstream_test", path)
+    for module in ("text_kv", "text_attention", "text_fold", "text_graph"):
+        name = f"tensorrt_llm._torch.visual_gen.models.cosmos3.{module}"
+        if importlib.util.find_spec(name) is None:
+            # The unpatched side has none of them, and has to show its numbers all the same.
+            sys.modules[name] = mock.MagicMock()
     test = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(test)
     from tensorrt_llm._torch.device_mesh import DeviceMeshTopologyImpl
@@ -39,9 +45,10 @@ def main(path: str, rank: int, store: str) -> None:
         # Each case is a process of its own upstream; the mesh is made once for each process.
         DeviceMeshTopologyImpl.device_mesh = test.VisualGenMapping.seq_mesh = None
         try:
-            test._logic_ulysses_equals_one_rank(rank, WORLD_SIZE, device, *arguments)
+            test._logic_ranks_equal_one(rank, WORLD_SIZE, device, *arguments)
             outcomes[name] = "passed"
-        except AssertionError as error:
+        except (AssertionError, NotImplementedError, ValueError) as error:
+            # Numbers that are off, or a layout that is refused.
             outcomes[name] = f"failed: {error}"
         dist.barrier()
     print(json.dumps(outcomes))

@@ -99,7 +99,7 @@ class CUDAGraphRunner:
             for static, given in zip(static_args, args):
                 _refresh(static, given)
             for name, given in kwargs.items():
-                _refresh(static_kwargs[name], given)
+                _refresh(static_kwargs.get(name), given)
             self.graphs[key].replay()
             return self.graph_outputs[key]
 

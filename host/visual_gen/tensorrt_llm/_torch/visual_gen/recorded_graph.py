@@ -7,12 +7,25 @@ and refuses host reads while it captures.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+# What has to know values to know its result or its result's shape.
+HOST_READS = (
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+)
+
+
+def _refuse(*args) -> None:
+    raise RuntimeError("a host read in a captured function: a graph cannot replay it")
 
 
 class RecordedGraph:
@@ -42,8 +55,9 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if operator in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
-            raise RuntimeError("a host read in a captured function: a graph cannot replay it")
+        masks = [x for x in tree_leaves(args[1:]) if getattr(x, "dtype", None) is torch.bool]
+        if operator in HOST_READS or (operator is torch.ops.aten.index.Tensor and masks):
+            _refuse()
         result = operator(*args, **kwargs)
         self.graph.calls.append((operator, args, kwargs, _tensors(result)))
         return result
@@ -59,8 +73,11 @@ def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
         RuntimeError: the function reads a tensor's value on the host.
     """
     graph = RecordedGraph()
-    capturing = mock.patch("torch.cuda.is_current_stream_capturing", return_value=True)
-    with capturing, torch.inference_mode(torch.is_inference_mode_enabled()), _Recorder(graph):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch("torch.cuda.is_current_stream_capturing", lambda: True))
+        for name in ("tolist", "numpy"):  # These are no operators.
+            stack.enter_context(mock.patch.object(torch.Tensor, name, _refuse))
+        stack.enter_context(_Recorder(graph))
         return graph, fn(*args, **kwargs)
 
 

@@ -126,8 +126,9 @@ class GraphInputs:
                     return "eager"  # No graph reads this shape, and none will be captured now.
                 self._make_room(runner, _nbytes(tensors), loaded)
                 copies = _Copies(name, tensors)
-                size, limit = _nbytes(tensors) / 2**20, self.max_bytes / 2**20
-                logger.info(f"Cosmos3 graph input {copies}: {size:.1f} of {limit:.1f} MiB for all")
+                logger.info(
+                    f"Cosmos3 graphs: {self.nbytes} of {self.max_bytes} bytes, and {copies}"
+                )
             self._copies[shape] = copies  # The last of them is the one used last.
             # What a caller holds may have changed in place.
             if name in given or not copies.holds(tensors):

@@ -48,9 +48,9 @@ def read_text_lengths(text_mask: Optional[torch.Tensor]) -> tuple[int, ...]:
             ones followed by zeros (holes, padding on the left, NaN), which no length can express.
     """
     if text_mask is None or text_mask.dim() != 2:
-        found = None if text_mask is None else tuple(text_mask.shape)
         raise ValueError(
-            f"text_mask has shape {found}; pass [B, S_text], ones and zeros for each prompt."
+            f"text_mask has shape {getattr(text_mask, 'shape', None)}; pass [B, S_text], ones and "
+            "then zeros for each prompt."
         )
     lengths = (text_mask == 1).sum(dim=1)
     positions = torch.arange(text_mask.shape[1], device=text_mask.device)
@@ -207,17 +207,17 @@ class TextKV:
             first, *others = self.layout.video_rows(video_rows)
             rows = [[first + n for n in self.local_lengths]]
             rows += [[other for _ in self.lengths] for other in others]
-            counts = torch.tensor(rows, dtype=torch.int32, device=self.data.device)
-            self._key_lengths[video_rows] = counts
+            self._key_lengths[video_rows] = self.data.new_tensor(rows, dtype=torch.int32)
         return self.data, self._key_lengths[video_rows]
 
     def views(self, video_rows: int, read: Read = tuple) -> tuple[tuple[TextKVView, ...], ...]:
         """For each layer what it appends to each block of keys; `read` is applied to tensors()."""
         data, key_lengths = read(self.tensors(video_rows))
-        source, views = self._views.get(video_rows, (None, None))
-        if source is not data:
+        views = self._views.get(video_rows) if data is self.data else None
+        if views is None:
             views = tuple(self._layer(k, v, key_lengths, video_rows) for k, v in zip(*data))
-            self._views[video_rows] = (data, views)
+        if data is self.data:  # A copy belongs to the graphs that read it.
+            self._views[video_rows] = views
         return views
 
     def _layer(self, k, v, key_lengths, video_rows) -> tuple[TextKVView, ...]:

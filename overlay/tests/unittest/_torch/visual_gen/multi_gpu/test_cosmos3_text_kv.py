@@ -48,9 +48,9 @@ pytestmark = pytest.mark.cosmos3
 
 # Large but finite, wherever nothing valid stands.
 POISON = 1e4
-# bf16 on two ranks and on one differ by the order of sums alone; one leaked key of this model
-# moves the output by a percent and more.
-MAX_RELATIVE_ERROR = 5e-3
+# bf16 on two ranks and on one differ by the order of sums alone, up to 1% here; one leaked video
+# row moves the output of this model by 2.5%, a leaked text by 17% and more.
+MAX_RELATIVE_ERROR = 1.5e-2
 
 
 def _text_layers(lengths, heads, head_dim=16, rows=300, layers=1, **options):

@@ -482,6 +482,8 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         """The whole sequence's tables for the text and vision table that are in place."""
         if self.cached_kv is None:
             return None
+        if self.text_kv == "exact":
+            require_text(self.cached_kv)
         vision, combined = self._combined.get(self.cached_kv, (None, None))
         return combined if vision is self.cached_freqs_gen else None
 
@@ -770,6 +772,8 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             raise ValueError(
                 f"raw_timestep has shape {tuple(raw_timestep.shape)}; expected [{batch}]"
             )
+        if text_mask is None:
+            read_text_lengths(text_mask)
         if text_ids.shape != text_mask.shape or text_ids.dim() != 2 or len(text_ids) != batch:
             raise ValueError(
                 f"text_ids {tuple(text_ids.shape)} and text_mask {tuple(text_mask.shape)} must "

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
+# SPDX-License-Identifier: Apache-2.0
+"""A checkout's transformer and graph runner on many requests: `real_graphs.py DEVICE BACKEND`.
+
+PYTHONPATH holds the staged checkout and its stand-ins. Prints the number of graphs; an exception
+says which replay was not the eager forward.
+"""
+
+import importlib.util
+import sys
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from hostpath import ROOT
+from parity import outside
+from parity.checkpoint import random_weights
+from parity.sizes import full_config
+
+from support.serving import CONFIG, IMAGE, VIDEO, Serving, assert_replays_vs_eager
+
+
+def record_graphs() -> None:
+    """Puts the host's double in place of CUDA graphs, where there is no GPU."""
+    path = ROOT / "host/visual_gen/tensorrt_llm/_torch/visual_gen/recorded_graph.py"
+    spec = importlib.util.spec_from_file_location("recorded_graph", path)
+    double = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(double)
+
+    class Graph(double.RecordedGraph):
+        def pool(self):
+            return None
+
+    @contextmanager
+    def capture(graph, pool=None):
+        capturing = mock.patch("torch.cuda.is_current_stream_capturing", lambda: True)
+        with capturing, double._Recorder(graph):
+            yield
+
+    torch.cuda.CUDAGraph, torch.cuda.graph = Graph, capture
+    torch.cuda.synchronize = torch.cuda.empty_cache = lambda: None
+
+
+def main(device: str, backend: str) -> None:
+    """Runs prompts and controls in turn through the runner."""
+    torch.set_grad_enabled(False)
+    outside.before_import(torch.device(device), torch.bfloat16, backend)
+    if device == "cpu":
+        record_graphs()
+    from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
+    from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
+        Cosmos3VFMTransformer,
+    )
+
+    fields = full_config(CONFIG)
+    config = DiffusionModelConfig.from_diffusers(fields, backend=backend, dtype=torch.bfloat16)
+    with torch.device(device):
+        transformer = Cosmos3VFMTransformer(config)
+    transformer.load_weights(random_weights(fields, 0, device))
+    transformer.post_load_weights()
+    transformer = transformer.to(device).eval()
+    serving = Serving(transformer, (IMAGE,) if device == "cpu" else (VIDEO, IMAGE))
+    runner = serving.graphs()
+    assert_replays_vs_eager(serving, serving.in_turn())
+    print(len(runner.graphs))
+    runner.clear()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
