@@ -374,7 +374,8 @@ def test_graph_inputs_bytes_vs_variable_and_free_memory(monkeypatch):
     transformer, _, forward = graphed(max_bytes=None)
     forward(**CASE.inputs())
     assert transformer.graph_inputs.max_bytes == 3 * 2**20
-    assert len(said) == 2 and said[0].startswith("Cosmos3 graphs: 0 of 3145728 bytes, and text[(2,")
+    assert len(said) == 2 and said[0].startswith("Cosmos3 graph input text[(2, 1")
+    assert said[0].endswith("0 of 3145728 bytes before")
 
     monkeypatch.delenv("TLLM_COSMOS3_GRAPH_INPUT_BYTES")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 5000))

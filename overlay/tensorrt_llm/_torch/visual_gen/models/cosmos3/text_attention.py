@@ -67,11 +67,11 @@ def attend_vanilla(q, k, v, text_k, text_v, key_lengths, video_rows, scale, with
         raise NotImplementedError("VANILLA returns no LSE; use FA4 under Attention2D or ring.")
     q, video_k, video_v = (x.transpose(1, 2) for x in (q, k, v))
     if can_fold_text(q, video_k, video_rows):
-        text = (text_k, text_v, key_lengths, video_rows, scale)
-        out = attend_and_fold_text(q, video_k, video_v, *text)
+        text = (text_k, text_v, key_lengths)
+        out = attend_and_fold_text(q, video_k, video_v, *text, video_rows, scale)
     else:
-        pairs = ((k, text_k), (v, text_v))
-        k, v = (append_text(*pair, video_rows).transpose(1, 2) for pair in pairs)
+        k = append_text(k, text_k, video_rows).transpose(1, 2)
+        v = append_text(v, text_v, video_rows).transpose(1, 2)
         mask = (torch.arange(k.shape[2], device=k.device) < key_lengths[:, None])[:, None, None]
         grouped = q.shape[1] != k.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=grouped)

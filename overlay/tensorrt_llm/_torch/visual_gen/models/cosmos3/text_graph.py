@@ -55,7 +55,7 @@ class _Copies:
         self.sources = [weakref.ref(tensor) for tensor in tensors]
 
     def __repr__(self) -> str:
-        return f"{self.name}{[tuple(tensor.shape) for tensor in self.tensors]}"
+        return f"graph input {self.name}{[tuple(tensor.shape) for tensor in self.tensors]}"
 
 
 class GraphInputs:
@@ -126,9 +126,7 @@ class GraphInputs:
                     return "eager"  # No graph reads this shape, and none will be captured now.
                 self._make_room(runner, _nbytes(tensors), loaded)
                 copies = _Copies(name, tensors)
-                logger.info(
-                    f"Cosmos3 graphs: {self.nbytes} of {self.max_bytes} bytes, and {copies}"
-                )
+                logger.info(f"Cosmos3 {copies}: {self.nbytes} of {self.max_bytes} bytes before")
             self._copies[shape] = copies  # The last of them is the one used last.
             # What a caller holds may have changed in place.
             if name in given or not copies.holds(tensors):
