@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import platform
 import subprocess
@@ -17,27 +18,28 @@ import hostpath
 import own_version
 from make_command import make_command
 
+PARTS = ("attention", "step", "request")
 PACKAGES = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "diffusers", "numpy")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Reads the command line; a misuse exits with status 2."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--parts", default="attention,step", help="attention, step, or both")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--backends", default="auto", help="FA4,VANILLA; auto takes what runs")
-    parser.add_argument("--sizes", default="nano-4l,nano", help="models of the step part")
-    parser.add_argument("--video-rows", default="", help="of both parts; default: all")
+    parser.add_argument("--sizes", default="", help="models of steps and requests; default: nano")
+    parser.add_argument("--video-rows", default="", help="of all parts; default: all")
     parser.add_argument("--heads", default="", help="of the attention part, such as 16/4")
-    parser.add_argument("--ranks", type=int, default=2, help="of the step part; 1 is allowed")
+    parser.add_argument("--ranks", type=int, default=2, help="of steps and requests; 1 is allowed")
     parser.add_argument("--repeats", type=int, default=9, help="samples of each variant")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     parser.add_argument("--commit", default="", help="of this project, where git cannot tell")
     args = parser.parse_args(argv)
     args.parts = args.parts.split(",")
-    unknown = set(args.parts) - {"attention", "step"}
+    unknown = set(args.parts) - set(PARTS)
     if unknown:
-        parser.error(f"--parts {','.join(sorted(unknown))}: expected attention, step, or both")
+        parser.error(f"--parts {','.join(sorted(unknown))}: expected some of {','.join(PARTS)}")
     if args.repeats < 2:
         parser.error(f"--repeats {args.repeats}: a spread needs at least 2")
     if not args.out.parent.is_dir() and args.out.parent != Path("build"):
@@ -71,14 +73,19 @@ def main(argv: list[str]) -> int:
     hostpath.activate()
     import torch
 
-    from . import attention, limits, step
+    from . import attention, limits, request, step
+    from .models import VIDEOS
 
     cuda = torch.cuda.is_available()
     device = args.device if args.device != "auto" else "cuda" if cuda else "cpu"
     if device == "cuda" and not cuda:
         print("--device cuda: no CUDA device is here; use --device cpu", file=sys.stderr)
         return 2
-    if device == "cuda" and "step" in args.parts and torch.cuda.device_count() < args.ranks:
+    if (
+        device == "cuda"
+        and set(args.parts) != {"attention"}
+        and torch.cuda.device_count() < args.ranks
+    ):
         print(
             f"--ranks {args.ranks}: {torch.cuda.device_count()} GPUs are here; use fewer ranks or "
             "--parts attention",
@@ -92,33 +99,42 @@ def main(argv: list[str]) -> int:
     small = device == "cpu"
     rows = [int(x) for x in args.video_rows.split(",") if x]
     dtype = torch.float32 if small else torch.bfloat16
+    if set(args.parts) != {"attention"} and set(rows) - set(VIDEOS):
+        print(
+            f"--video-rows {args.video_rows}: expected some of {','.join(map(str, VIDEOS))} for "
+            "steps and requests",
+            file=sys.stderr,
+        )
+        return 2
 
     def say(text):
         print(text, file=sys.stderr, flush=True)
 
-    attention_records, step_records = [], []
+    records = {part: [] for part in args.parts}
     if "attention" in args.parts:
         heads = [tuple(map(int, x.split("/"))) for x in args.heads.split(",") if x]
-        attention_records = attention.run(
+        records["attention"] = attention.run(
             backends=backends,
             video_rows=rows or ((256,) if small else attention.VIDEO_ROWS),
             lengths=((30, 70),) if small else attention.LENGTHS,
             heads=heads or (((4, 2),) if small else attention.HEADS),
             dtype=dtype, device=device, repeats=args.repeats, progress=say,
         )  # fmt: skip
-    if "step" in args.parts:
-        sizes = ["tiny"] if small else args.sizes.split(",")
-        for size in sizes:
-            for backend in backends:
-                for count in rows or ([16] if small else [1024, 37440]):
-                    record = step.run(
-                        size, backend, count, ranks=args.ranks, device=device,
-                        dtype=str(dtype).removeprefix("torch."), repeats=args.repeats,
-                    )  # fmt: skip
-                    step_records.append(record)
-                    times = {k: round(v["median_ms"], 2) for k, v in record["step"].items()}
-                    say(f"step {size} {backend} {count} rows: {times} ms")
-    checks = [] if small else limits.checks(attention_records, step_records)
+    sizes = (args.sizes or ("tiny" if small else "nano")).split(",")
+    cases = itertools.product(sizes, backends, rows or ([16] if small else [1024, 37440]))
+    for size, backend, count in cases:
+        case = {
+            "size": size, "backend": backend, "video_rows": count, "device": device,
+            "dtype": str(dtype).removeprefix("torch."), "repeats": args.repeats,
+            "text_rows": 1024 if small else 4096,
+        }  # fmt: skip
+        for part, module in (("step", step), ("request", request)):
+            if part in args.parts:
+                record = module.run(case, args.ranks)
+                records[part].append(record)
+                times = {k: round(v["median_ms"], 2) for k, v in record["step"].items()}
+                say(f"{part} {size} {backend} {count} rows: one step {times} ms")
+    checks = [] if small else limits.checks(records)
     result = {
         "kind": "bench" if not small else "bench-smoke",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -129,9 +145,8 @@ def main(argv: list[str]) -> int:
         "command": make_command("bench", argv),
         "versions": versions(),
         "checks": checks,
-        "tables": limits.tables(attention_records, step_records),
-        "attention": attention_records,
-        "step": step_records,
+        "tables": limits.tables(records),
+        **records,
     }
     args.out.parent.mkdir(exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

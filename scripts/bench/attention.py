@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 
+from tensorrt_llm._torch.visual_gen.attention_backend import flash_attn4
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3.key_prefix import append_text, launch_fa4
-from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
+from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention, append_text
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV
 
 from .timing import graphed, time_variants
@@ -47,60 +48,66 @@ class Inputs:
         self.q = normal(video_rows, heads[0])
         self.k, self.v = (normal(video_rows, heads[1]) for _ in range(2))
         self.source = tuple(normal(max(lengths), heads[1]) for _ in range(2))
-        self.text = TextKV.build([self.source], lengths)
-        self.view = self.text.attach(self.q, video_rows)[0]
+        self.views = TextKV.build([self.source], lengths).views(video_rows)[0]
+        (view,) = self.views
+        self.key_lengths = view.key_lengths
+        self.appended = tuple(
+            append_text(video, text, video_rows)
+            for video, text in ((self.k, view.k), (self.v, view.v))
+        )
         # The unfixed path: zeros past each prompt, the longest one rounded up to two ranks.
         rows = -(-max(lengths) // 2) * 2
-        self.padded = tuple(torch.zeros_like(x[:, :1]).repeat(1, rows, 1, 1) for x in self.source)
-        for sample, length in enumerate(lengths):
-            for padded, source in zip(self.padded, self.source):
-                padded[sample, :length] = source[sample, :length]
+        self.padded = tuple(x[:, :rows] for x in (view.k, view.v))
 
 
 def variants(backend, inputs: list[Inputs], lengths) -> dict[str, object]:
     """Returns the competitors for one backend, each a callable on the number of an input set."""
     adapter = TextAttention(backend)
     heads_first = backend.preferred_layout.name == "HND"
-    dim = 2 if heads_first else 1
 
-    def layout(x):
-        return x.transpose(1, 2) if heads_first else x
+    def attend(call, *tensors, **kwargs):
+        """Calls with NHD tensors in the backend's layout, as the attention module does."""
+        if not heads_first:
+            return call(*tensors, **kwargs)
+        return call(*(x.transpose(1, 2) for x in tensors), **kwargs).transpose(1, 2)
 
-    sets = [
-        (layout(x.q), layout(x.k), layout(x.v), x.view, tuple(layout(p) for p in x.padded))
-        for x in inputs
-    ]
-    appended = [append_text(k, v, view, dim) for _, k, v, view, _ in sets]
+    def chosen(i):
+        return inputs[i % len(inputs)]
 
     def unfixed(i):
-        q, k, v, _, (text_k, text_v) = sets[i % len(sets)]
-        return backend.forward(q, torch.cat([text_k, k], dim), torch.cat([text_v, v], dim))
+        x = chosen(i)
+        keys, values = (torch.cat(pair, 1) for pair in zip(x.padded, (x.k, x.v)))
+        return attend(backend.forward, x.q, keys, values)
 
     def loop(i):
-        q, k, v, _, (text_k, text_v) = sets[i % len(sets)]
-        outs = []
+        x, outs = chosen(i), []
         for b, length in enumerate(lengths):
-            one = slice(b, b + 1)
-            keys = torch.cat([text_k[one].narrow(dim, 0, length), k[one]], dim)
-            values = torch.cat([text_v[one].narrow(dim, 0, length), v[one]], dim)
-            outs.append(backend.forward(q[one], keys, values))
+            text = (part[b : b + 1, :length] for part in x.source)
+            video = (part[b : b + 1] for part in (x.k, x.v))
+            keys, values = (torch.cat(pair, 1) for pair in zip(text, video))
+            outs.append(attend(backend.forward, x.q[b : b + 1], keys, values))
         return torch.cat(outs)
 
     def ours(i):
-        q, k, v, view, _ = sets[i % len(sets)]
-        return adapter.forward(q, k, v, text=view)
+        x = chosen(i)
+        return attend(adapter.forward, x.q, x.k, x.v, text=iter(x.views))
 
     def mask(i):
-        q, k, v, view, _ = sets[i % len(sets)]
-        k, v = append_text(k, v, view, dim)
-        valid = torch.arange(k.shape[dim], device=k.device) < view.key_lengths[:, None]
-        return backend.forward(q, k, v, key_padding_mask=valid)
+        x = chosen(i)
+        pairs = zip((x.k, x.v), (x.views[0].k, x.views[0].v))
+        keys, values = (append_text(*pair, x.k.shape[1]) for pair in pairs)
+        valid = torch.arange(keys.shape[1], device=keys.device) < x.key_lengths[:, None]
+        options = {"attn_mask": valid[:, None, None], "scale": backend.scale, "enable_gqa": True}
+        return attend(F.scaled_dot_product_attention, x.q, keys, values, **options)
 
     def ideal(i):
-        (q, _, _, view, _), (k, v) = sets[i % len(sets)], appended[i % len(sets)]
+        x = chosen(i)
         if heads_first:
-            return backend.forward(q, k, v)
-        return launch_fa4(q, k, v, view.key_lengths, backend.scale, False)[0]
+            return attend(backend.forward, x.q, *x.appended)
+        options = {"softmax_scale": backend.scale, "num_splits": 1}
+        return flash_attn4._flash_attn_fwd(
+            x.q, *x.appended, seqused_k=x.key_lengths, **options
+        )[0]  # fmt: skip
 
     found = {"unfixed": unfixed, "loop": loop, "ours": ours, "ideal": ideal}
     if heads_first:
@@ -158,7 +165,6 @@ def run(
                     errors = {}
                     for variant, call in competitors.items():
                         out = call(0)
-                        out = out.transpose(1, 2) if backend.preferred_layout == "HND" else out
                         assert bool(out.isfinite().all()), f"{name} {variant} is not finite"
                         errors[variant] = relative(out[:, :64], expected)
                     record = {

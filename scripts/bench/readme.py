@@ -3,12 +3,13 @@
 """The tables of README.md and results/README.md: `python -m bench.readme [--check]`.
 
 Both are made from the result files; a test holds them against what this writes, so that no number
-is typed by hand. README.md shows the questions that a reader has first, results/README.md all.
-Parity's results are one table, those of the benchmark a few for each file.
+is typed by hand. README.md shows parity's results and what a user waits for, one table each,
+results/README.md everything, each limit too.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections import Counter
@@ -19,13 +20,6 @@ from . import limits
 ROOT = Path(__file__).resolve().parents[2]
 START = "<!-- {}: made by `make readme` from results/, do not edit -->"
 END = "<!-- end of {} -->"
-
-
-# What README.md takes: the start of a table's title, and what its rows have to hold.
-FIRST = {
-    "One attention, ms, median [quartiles], launched one by one": {"text lengths": "30, 700"},
-    "One denoising step": {},
-}
 
 
 def parity(folder: Path) -> str:
@@ -70,57 +64,63 @@ def parity(folder: Path) -> str:
     return _table({"title": title, "columns": columns, "rows": rows})
 
 
-def section(folder: Path, whole: bool) -> str:
-    """Returns the Markdown of all bench results in a folder, the newest first.
+def performance(folder: Path) -> str:
+    """Returns what a user feels, one table of all bench results in a folder, newest first.
+
+    Args:
+        folder: Holds bench-*.json. Of a case that was measured again the newest is shown.
+    """
+    rows, sources, results = {}, [], _bench(folder)
+    case = limits.REQUEST_COLUMNS.index("of") + 1
+    # Steps by themselves only where no request was measured, which has more variants.
+    for part, (path, result) in itertools.product(("request", "step"), results):
+        for record in result.get(part, ()):
+            for row in limits.request_rows(record, limits.median):
+                if tuple(row[:case]) not in rows:
+                    rows[tuple(row[:case])] = row
+                    sources += [] if (path, result) in sources else [(path, result)]
+    if not rows:
+        return ""
+    rows = sorted(rows.values(), key=lambda row: (*row[: case - 1], int(row[case - 1].split()[0])))
+    title = "Seconds that a request of two prompts takes, medians"
+    table = _table({"title": title, "columns": limits.REQUEST_COLUMNS, "rows": rows})
+    listed = "\n".join(f"- {_source(*source)}" for source in sources)
+    return f"{table}\n\nFrom these files; results/README.md has all tables and limits:\n\n{listed}"
+
+
+def section(folder: Path) -> str:
+    """Returns all tables of all bench results in a folder, and each limit, the newest first.
 
     Args:
         folder: Holds bench-*.json.
-        whole: Whether to show every table and row, or the tables of FIRST, and of cases that were
-            measured again the newest only.
     """
-    found = [(path, json.loads(path.read_text("utf-8"))) for path in folder.glob("bench-*.json")]
-    parts, shown = [], set()
-    for path, result in sorted(found, key=lambda pair: pair[1]["date"], reverse=True):
-        missed = [check for check in result["checks"] if check["status"] != "PASS"]
+    parts = []
+    for path, result in _bench(folder):
         versions = ", ".join(f"{name} {v}" for name, v in sorted(result["versions"].items()))
-        parts.append(
-            f"`results/{path.name}`: {result['device']}, {result['date'][:10]}, commit "
-            f"{result['commit'][:12]}, {versions}; {len(result['checks']) - len(missed)} of "
-            f"{len(result['checks'])} limits held."
-        )
-        for table in limits.tables(result["attention"], result["step"]):
-            if whole:
-                parts.append(_table(table))
-                continue
-            for title, wanted in FIRST.items():
-                if table["title"].startswith(title):
-                    table = _unseen(_filtered(table, wanted), shown)
-                    parts += [_table(table)] if table["rows"] else []
-        if not whole:
-            missed = [check for check in missed if check["name"] not in shown]
-            shown.update(check["name"] for check in result["checks"])
-        if missed:
-            rows = [[c["name"], f"{c['measured']:.3f}", f"{c['limit']:.2f}"] for c in missed]
-            columns = ["not held: ours / other", "measured", "limit"]
-            parts.append(_table({"title": "", "columns": columns, "rows": rows}))
+        parts.append(f"{_source(path, result)}; {versions}.")
+        parts += [_table(table) for table in limits.tables(result)]
+        if result["checks"]:
+            rows = [
+                [c["status"], c["name"], f"{c['measured']:.3f}", f"{c['limit']:.2f}"]
+                for c in result["checks"]
+            ]
+            columns = ["", "ours / other", "measured", "limit"]
+            parts.append(_table({"title": "Limits", "columns": columns, "rows": rows}))
     return "\n\n".join(parts)
 
 
-def _unseen(table: dict, shown: set) -> dict:
-    """Leaves out the cases that a newer table of that title has shown; what follows is measured."""
-    case = table["columns"].index("unfixed")
-    rows = [row for row in table["rows"] if (table["title"], *row[:case]) not in shown]
-    shown.update((table["title"], *row[:case]) for row in rows)
-    return dict(table, rows=rows)
+def _bench(folder: Path) -> list[tuple[Path, dict]]:
+    found = [(path, json.loads(path.read_text("utf-8"))) for path in folder.glob("bench-*.json")]
+    return sorted(found, key=lambda pair: (pair[1]["date"], pair[0]), reverse=True)
 
 
-def _filtered(table: dict, wanted: dict[str, str]) -> dict:
-    rows = [
-        row
-        for row in table["rows"]
-        if all(row[table["columns"].index(name)] == value for name, value in wanted.items())
-    ]
-    return dict(table, rows=rows)
+def _source(path: Path, result: dict) -> str:
+    checks = result["checks"]
+    held = sum(check["status"] == "PASS" for check in checks)
+    return (
+        f"`results/{path.name}`: {result['device']}, {result['date'][:10]}, commit "
+        f"{result['commit'][:12]}, {held} of {len(checks)} limits held"
+    )
 
 
 def _table(table: dict) -> str:
@@ -150,8 +150,8 @@ def files() -> dict[Path, str]:
     head = "# Results\n\nMade by `make readme` from the files beside this one; do not edit.\n\n"
     text = rewritten(readme.read_text(encoding="utf-8"), "parity", parity(folder))
     return {
-        readme: rewritten(text, "performance", section(folder, whole=False)),
-        folder / "README.md": f"{head}{parity(folder)}\n\n{section(folder, whole=True)}\n",
+        readme: rewritten(text, "performance", performance(folder)),
+        folder / "README.md": f"{head}{parity(folder)}\n\n{section(folder)}\n",
     }
 
 

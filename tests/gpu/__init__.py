@@ -8,13 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hostpath import ROOT
+from support.serving import Serving
 
 
 def require(backend: str) -> None:
     """Skips the test where the backend's kernels are not installed."""
     if backend == "FA4":
         pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+
+
+def serve(backend: str, **options) -> Serving:
+    """Serves the host's transformer in bfloat16 on the GPU; options as Serving.host takes them."""
+    require(backend)
+    return Serving.host(backend, "cuda", torch.bfloat16, **options)
 
 
 def passing_parity(out: Path, *options: str) -> dict:

@@ -1,16 +1,19 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every key-prefix path on a GPU, against float64 and against one dense launch per sample.
+"""Every way through the adapter on a GPU, against float64 and against one dense launch per sample.
 
 Fields: B batch, S video rows, T text rows, H query heads, H_kv K/V heads, D head_dim.
 """
+
+from dataclasses import replace
 
 import pytest
 import torch
 from support import reference, tiers
 
 from tensorrt_llm._torch.visual_gen.attention_backend.utils import create_attention
-from tensorrt_llm._torch.visual_gen.models.cosmos3 import key_prefix
+from tensorrt_llm._torch.visual_gen.attention_backend.vanilla import VanillaInBlocks
+from tensorrt_llm._torch.visual_gen.models.cosmos3 import text_attention, text_fold
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_attention import TextAttention
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_kv import TextKV, TextKVLayout
 
@@ -46,8 +49,7 @@ class Case:
         for sample, length in enumerate(lengths):
             for tensor in self.source:
                 tensor[sample, length:] = POISON
-        self.text = TextKV.build([self.source], lengths)
-        self.view = self.text.attach(self.q, rows)[0]
+        ((self.view,),) = TextKV.build([self.source], lengths).views(rows)
         self.backend = create_attention(
             backend, layer_idx=0, num_heads=heads[0], head_dim=dim, num_kv_heads=heads[1]
         )
@@ -57,13 +59,15 @@ class Case:
     def layout(self, x):
         return x.transpose(1, 2) if self.heads_first else x
 
-    def run(self, **kwargs):
+    def _call(self, forward):
         q, k, v = (self.layout(x) for x in (self.q, self.k, self.v))
-        return self.layout(self.adapter.forward(q, k, v, text=self.view, **kwargs))[:, : self.rows]
+        return forward(q, k, v, text=iter((self.view,)))
+
+    def run(self):
+        return self.layout(self._call(self.adapter.forward))[:, : self.rows]
 
     def run_with_lse(self):
-        q, k, v = (self.layout(x) for x in (self.q, self.k, self.v))
-        out, lse = self.adapter.forward_with_lse(q, k, v, text=self.view)
+        out, lse = self._call(self.adapter.forward_with_lse)
         return self.layout(out)[:, : self.rows], lse[..., : self.rows]
 
     def per_sample(self):
@@ -94,10 +98,11 @@ def test_text_attention_error_vs_float64(backend, heads, lengths):
     tiers.assert_within(
         case.run().cpu(), expected, tiers.AGAINST_FLOAT32 * own, f"{backend}, loop's own {own:.2e}"
     )
-    out, found_lse = case.run_with_lse()
-    tiers.assert_within(out.cpu(), expected, tiers.AGAINST_FLOAT32 * own, f"{backend} with LSE")
-    # bf16 inputs are exact in both; the kernels' logits are float32 products of them.
-    tiers.assert_same_lse(found_lse.cpu(), lse, 1e-4, backend)
+    if backend == "FA4":
+        out, found_lse = case.run_with_lse()
+        tiers.assert_within(out.cpu(), expected, tiers.AGAINST_FLOAT32 * own, "FA4 with LSE")
+        # bf16 inputs are exact in both; the kernels' logits are float32 products of them.
+        tiers.assert_same_lse(found_lse.cpu(), lse, 1e-4, "FA4")
     if lengths[0] != lengths[1]:
         padded = reference.padded_attention(*case.valid(), lengths, ranks=2)
         tiers.assert_sees_the_bug(padded, expected, 0.0)
@@ -119,10 +124,10 @@ def test_fa4_bitwise_vs_dense_launch_per_sample(heads, lengths):
 
 
 @pairs
-def test_vanilla_folds_text_vs_mask(lengths):
+def test_vanilla_folds_text_vs_mask(lengths, monkeypatch):
     case = Case("VANILLA", lengths, (8, 2), rows=1000)
     folded = case.run()
-    case.adapter.key_prefix.folds_text = lambda q, text: False
+    monkeypatch.setattr(text_attention, "can_fold_text", lambda *args: False)
     masked = case.run()
     expected, _ = reference.per_sample_attention(*case.valid(), lengths)
     own = tiers.worst_sample(masked.cpu(), expected)
@@ -149,11 +154,11 @@ def test_text_attention_on_some_heads_vs_all_heads(backend, dtype, rows):
         for rank in (0, ranks - 1):
             part.q, part.k, part.v = (x.chunk(ranks, dim=2)[rank].contiguous() for x in padded)
             layout = TextKVLayout(ulysses_rank=rank, ulysses_size=ranks)
-            part.view = TextKV.build([case.source], lengths, layout).attach(part.q, rows)[0]
+            ((part.view,),) = TextKV.build([case.source], lengths, layout).views(rows)
             found, expected = part.run(), whole.chunk(ranks, dim=2)[rank]
             what = f"rank {rank} of {ranks}"
-            if dtype == torch.float32 and rows == 1023:
-                # In blocks, which are matrix products: the last one has a row of padding more.
+            if dtype == torch.float32:
+                # Matrix products, of as many rows as there are heads and padding rows.
                 tiers.assert_within(found, expected, tiers.REDUCTION_ORDER[dtype], what)
             else:
                 tiers.assert_bitwise(found, expected, what)
@@ -168,25 +173,82 @@ def test_vanilla_exact_dtypes_vs_float64(dtype, lengths):
 
 
 def test_vanilla_float32_in_blocks_vs_mask(monkeypatch):
+    """A class of its own, which the adapter serves with launches on exactly the valid keys."""
     case = Case("VANILLA", (30, 700), (8, 2), dtype=torch.float32)
     masked = case.run()
-    monkeypatch.setattr(key_prefix, "HEAD_SCORE_BYTES", 1 << 13)
+    monkeypatch.setattr(VanillaInBlocks, "HEAD_SCORE_BYTES", 1 << 13)
+    case.adapter = TextAttention(VanillaInBlocks(num_heads=8, num_kv_heads=2, head_dim=128))
     blockwise = case.run()
     bound = tiers.REDUCTION_ORDER[torch.float32]
     tiers.assert_within(blockwise.cpu(), masked.cpu(), bound, "in blocks")
     assert not torch.equal(blockwise, masked), "the mask ran twice: blocks were not tested"
 
 
-@backends
-def test_text_attention_zero_valid_keys_vs_definition(backend):
+def test_fa4_zero_valid_keys_vs_definition():
     """A column of Attention2D may own neither video nor text of a sample."""
-    case = Case(backend, (1, 40), (8, 2))
-    case.view.key_lengths.copy_(torch.tensor([0, 40], dtype=torch.int32))
-    case.view.video_rows = 0
+    case = Case("FA4", (1, 40), (8, 2))
+    counts = torch.tensor([0, 40], dtype=torch.int32, device="cuda")
+    case.view = replace(case.view, key_lengths=counts, video_rows=0)
     out, lse = case.run_with_lse()
     assert torch.equal(out[0], torch.zeros_like(out[0]))
     assert bool((lse[0] == float("-inf")).all())
     assert bool(out.isfinite().all()) and bool(lse[1].isfinite().all())
+
+
+CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
+
+
+def _raises(*args, **kwargs):
+    raise RuntimeError("No execution plans support the graph")
+
+
+def _lies(*args, attend=CUDNN.default, **kwargs):
+    out, lse, *others = attend(*args, **kwargs)
+    return out, lse + 1, *others
+
+
+@pytest.mark.parametrize(
+    "fault, reason", [(_raises, "raises RuntimeError: No execution"), (_lies, "off float32")]
+)
+def test_vanilla_where_cudnn_is_broken_vs_mask(monkeypatch, fault, reason):
+    case = Case("VANILLA", (30, 700), (8, 2), rows=1000)
+    said = []
+    with monkeypatch.context() as patch:
+        patch.setattr(text_attention, "can_fold_text", lambda *args: False)
+        masked = case.run()
+    monkeypatch.setattr(text_fold.logger, "warning", said.append)
+    monkeypatch.setattr(CUDNN, "default", fault)
+    text_fold._probe.cache_clear()
+    try:
+        for _ in range(3):
+            tiers.assert_bitwise(case.run(), masked, "the mask")
+    finally:
+        text_fold._probe.cache_clear()
+    assert len(said) == 1 and reason in said[0], said
+
+
+def test_fold_beyond_two_gigaelements_vs_its_last_rows():
+    """64 heads of 128 and 270,000 rows: offsets pass 2^31 elements."""
+    needed = 24 << 30
+    if torch.cuda.mem_get_info()[0] < needed:
+        pytest.skip(f"needs {needed >> 30} GiB of free GPU memory")
+    rows, heads, generator = 270_000, (64, 8), torch.Generator(device="cuda").manual_seed(3)
+
+    def normal(count, n):
+        options = {"dtype": torch.bfloat16, "generator": generator, "device": "cuda"}
+        return torch.randn(1, n, count, 128, **options)
+
+    q, k, v = (normal(count, rows).transpose(1, 2) for count in (heads[0], heads[1], heads[1]))
+    text = normal(heads[1], 256), normal(heads[1], 256)
+    lengths = torch.tensor([rows + 200], dtype=torch.int32, device="cuda")
+    assert q.numel() > 2**31
+    # From a multiple of the kernel's rows on, and with a few rows at the end.
+    last = slice(rows // 128 * 128 - 128, None)
+    few = text_fold.attend_and_fold_text(q[:, :, last], k, v, *text, lengths, rows, 128**-0.5)
+    out = text_fold.attend_and_fold_text(q, k, v, *text, lengths, rows, 128**-0.5)
+    # cuDNN may cut few queries' work another way, and round once more.
+    tiers.assert_within(out[:, :, last], few, 2.0**-8, "the last rows")
+    assert bool(out.isfinite().all())
 
 
 @backends
@@ -213,7 +275,7 @@ def test_text_attention_compiled_bitwise_vs_eager(backend):
 
     def attend(q, k, v, view):
         # Work on both sides, so that a dropped launch cannot hide.
-        return case.adapter.forward(q * 1, k, v, text=view) + 0
+        return case.adapter.forward(q * 1, k, v, text=iter((view,))) + 0
 
     args = [case.layout(x) for x in (case.q, case.k, case.v)]
     eager = attend(*args, case.view)

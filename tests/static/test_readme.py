@@ -14,37 +14,53 @@ def test_readme_performance_vs_result_files():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run make readme"
 
 
-def write_bench(path, date, medians, missed):
-    """A result of the benchmark: ours took `medians` ms by video rows, and one limit was missed."""
+def write_bench(path, date, medians, part="step"):
+    """A result of the benchmark: of each number of video rows one median, and a missed limit."""
     records = []
     for rows, median in medians.items():
-        times = {"median_ms": median, "low_ms": median / 2, "high_ms": median * 2}
-        case = {"backend": "FA4", "heads": [16, 4], "video_rows": rows, "lengths": [30, 700]}
-        records.append({**case, "eager": {"ours": times}})
-    check = {"name": "x", "status": "FAIL", "measured": missed, "limit": 1.0}
+        times = {"unfixed": {"median_ms": median, "low_ms": median / 2, "high_ms": median * 2}}
+        case = {"size": "nano", "backend": "FA4", "ranks": 2, "video_rows": rows, "layer": times}
+        case |= {"step": times, "tower": times, "bytes_sent_per_layer": dict.fromkeys(SENT, 0)}
+        if part == "request":
+            case["requests"] = [{"steps": n, "composed": n > 9, "times": times} for n in (35, 4)]
+        records.append(case)
+    check = {"name": "x", "status": "FAIL", "measured": 1.5, "limit": 1.0}
     result = {
         "device": "d", "date": date, "commit": "0" * 40, "versions": {}, "checks": [check],
-        "attention": records, "step": [],
+        part: records,
     }  # fmt: skip
     path.write_text(readme.json.dumps(result))
 
 
-def test_readme_shows_every_number_of_a_changed_result(tmp_path):
-    write_bench(tmp_path / "bench-x.json", "2026-01-01", {1024: 0.123456, 37440: 2546.3}, 1.5)
-    text = readme.section(tmp_path, whole=True)
+SENT = ("unfixed", "loop", "ours")
+
+
+def test_readme_shows_every_number_and_limit_of_a_result(tmp_path):
+    write_bench(tmp_path / "bench-x.json", "2026-01-01", {1024: 0.123456, 37440: 2546.3})
+    text = readme.section(tmp_path)
     assert "| 0.123 [0.0617, 0.247] |" in text and "| 2546 [1273, 5093] |" in text
-    assert "| x | 1.500 | 1.00 |" in text
+    assert "0 of 1 limits held" in text and "| FAIL | x | 1.500 | 1.00 |" in text
 
 
 def test_readme_shows_a_case_that_was_measured_again_once(tmp_path):
-    write_bench(tmp_path / "bench-old.json", "2026-01-01", {1024: 1.0, 4096: 2.0}, 1.25)
-    write_bench(tmp_path / "bench-new.json", "2026-02-01", {1024: 3.0}, 1.5)
-    old, alone, new = "| 1 [0.5, 2] |", "| 2 [1, 4] |", "| 3 [1.5, 6] |"
-    text = readme.section(tmp_path, whole=False)
-    assert new in text and alone in text and old not in text
-    assert text.index("bench-new") < text.index("bench-old")
-    assert "| x | 1.500 |" in text and "| x | 1.250 |" not in text
-    assert old in readme.section(tmp_path, whole=True)
+    write_bench(tmp_path / "bench-old.json", "2026-01-01", {1024: 1e3, 37440: 2e3}, "request")
+    write_bench(tmp_path / "bench-new.json", "2026-02-01", {1024: 3e3}, "request")
+    write_bench(tmp_path / "bench-step.json", "2026-03-01", {1024: 4e3, 37440: 5e3})
+    text = readme.performance(tmp_path)
+    assert [line.split("| ")[4:7] for line in text.splitlines() if "| FA4 |" in line] == [
+        [f"{rows} ", f"{what} ", f"{seconds} "]
+        for rows, seconds in ((1024, 3), (37440, 2))
+        for what in ("1 step", "4 steps", "35 steps, composed")
+    ]
+    assert "bench-old" in text and "bench-new" in text and "bench-step" not in text
+    assert "| x |" not in text
+
+
+def test_readme_leaves_out_what_was_not_measured(tmp_path):
+    assert readme.performance(tmp_path) == readme.section(tmp_path) == ""
+    write_bench(tmp_path / "bench-step.json", "2026-03-01", {1024: 4e3})
+    text = readme.performance(tmp_path)
+    assert "| 1 step | 4 | - | - | - | - | - |" in text and "4 steps" not in text
 
 
 def test_readme_shows_the_worst_of_a_parity_result(tmp_path):

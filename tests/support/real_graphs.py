@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""A checkout's transformer and graph runner on many requests: `real_graphs.py DEVICE BACKEND`.
+"""A checkout's transformer behind its graph runner and compiled: `real_graphs.py DEVICE BACKEND`.
 
 PYTHONPATH holds the staged checkout and its stand-ins. Prints the number of graphs; an exception
-says which replay was not the eager forward.
+says what was not the eager forward, or compiled too often.
 """
 
 import importlib.util
@@ -17,7 +17,15 @@ from parity import outside
 from parity.checkpoint import random_weights
 from parity.sizes import full_config
 
-from support.serving import CONFIG, IMAGE, VIDEO, Serving, assert_replays_vs_eager
+from support.serving import (
+    CONFIG,
+    IMAGE,
+    VIDEO,
+    Serving,
+    assert_bounded_compilation,
+    assert_replays_vs_eager,
+)
+from support.tiers import assert_within
 
 
 def record_graphs() -> None:
@@ -42,7 +50,7 @@ def record_graphs() -> None:
 
 
 def main(device: str, backend: str) -> None:
-    """Runs prompts and controls in turn through the runner."""
+    """Runs prompts and controls in turn through the runner, and then compiled layers."""
     torch.set_grad_enabled(False)
     outside.before_import(torch.device(device), torch.bfloat16, backend)
     if device == "cpu":
@@ -64,6 +72,10 @@ def main(device: str, backend: str) -> None:
     assert_replays_vs_eager(serving, serving.in_turn())
     print(len(runner.graphs))
     runner.clear()
+    videos = [(1, 8, 8), (1, 32, 32), IMAGE, (3, 10, 6)]
+    assert_bounded_compilation(
+        serving, "aot_eager", lambda *pair: assert_within(*pair[:2], 2e-2, pair[2]), videos
+    )
 
 
 if __name__ == "__main__":

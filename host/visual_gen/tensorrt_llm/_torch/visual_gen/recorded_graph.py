@@ -38,8 +38,12 @@ class RecordedGraph:
     def replay(self) -> None:
         """Run all operators again, each into the tensors that it returned at capture."""
         for operator, args, kwargs, outputs in self.calls:
-            again = _tensors(operator(*args, **kwargs))
-            for old, new in zip(outputs, again):
+            result = operator(*args, **kwargs)
+            for leaf in tree_leaves(result):
+                # What an exchange between ranks returns beside its tensors: wait for it.
+                if isinstance(leaf, torch.ScriptObject):
+                    leaf.wait()
+            for old, new in zip(outputs, _tensors(result)):
                 if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 

@@ -67,8 +67,8 @@ def attend_vanilla(q, k, v, text_k, text_v, key_lengths, video_rows, scale, with
         raise NotImplementedError("VANILLA returns no LSE; use FA4 under Attention2D or ring.")
     q, video_k, video_v = (x.transpose(1, 2) for x in (q, k, v))
     if can_fold_text(q, video_k, video_rows):
-        text = (text_k, text_v, key_lengths)
-        out = attend_and_fold_text(q, video_k, video_v, *text, video_rows, scale)
+        text = (text_k, text_v, key_lengths, video_rows, scale)
+        out = attend_and_fold_text(q, video_k, video_v, *text)
     else:
         k = append_text(k, text_k, video_rows).transpose(1, 2)
         v = append_text(v, text_v, video_rows).transpose(1, 2)
@@ -214,7 +214,7 @@ class TextAttention(AttentionBackend):
         if self.kernels is None:
             out, lse = attend_by_length(self.backend, q, k, v, text, with_lse, **kwargs)
         else:
-            attend = self.kernels[torch.compiler.is_compiling()]
+            attend = self.kernels[1] if torch.compiler.is_compiling() else self.kernels[0]
             sizes = (text.key_lengths, text.video_rows, self.scale, with_lse)
             out, lse = attend(q, k, v, text.k, text.v, *sizes)
         return (out.transpose(1, 2) if heads_first else out), lse
