@@ -13,6 +13,7 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+import fa4
 import hostpath
 from make_command import make_command
 
@@ -84,10 +85,13 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    have_fa4 = any(path.name == "cpu_kernels" for path in hostpath.roots()) is False
-    backends = args.backends.split(",") if args.backends != "auto" else ["VANILLA"]
-    if args.backends == "auto" and have_fa4:
-        backends.insert(0, "FA4")
+    missing = fa4.problem() if device == "cuda" and args.backends != "VANILLA" else None
+    backends = args.backends.split(",") if args.backends != "auto" else ["FA4", "VANILLA"]
+    if args.backends == "auto" and (missing or device == "cpu"):
+        backends.remove("FA4")
+    if missing and "FA4" in backends:
+        print(f"--backends {args.backends}: {missing}, or use VANILLA", file=sys.stderr)
+        return 2
     small = device == "cpu"
     rows = [int(x) for x in args.video_rows.split(",") if x]
     dtype = torch.float32 if small else torch.bfloat16

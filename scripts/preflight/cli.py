@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import math
 import shutil
@@ -14,6 +13,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import fa4
 from patchset.report import Refusal, Report, note
 
 from . import unfixed
@@ -23,8 +23,6 @@ from .rules import layout_check
 
 Finding, Sizes = layout_check.Finding, layout_check.Sizes
 
-# The release that the pinned TensorRT-LLM asks for.
-PINNED_FLASH_ATTN = "4.0.0b19"
 # Layouts named in the text; --json has all of them.
 SHOWN = 6
 # Above, layouts that work are not listed.
@@ -65,7 +63,7 @@ class Request:
 
     world_size: int | None = None
     gpus: tuple[str, ...] = ()
-    flash_attn: str = PINNED_FLASH_ATTN
+    flash_attn: str = fa4.PINNED
     prompt_tokens: tuple[int, ...] = ()
     video_rows: int | None = None
     unfixed: bool = False
@@ -86,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         request = Request(
             world_size=args.world_size,
             gpus=_gpus(args.gpu),
-            flash_attn=args.flash_attn or _installed() or PINNED_FLASH_ATTN,
+            flash_attn=args.flash_attn or fa4.version() or fa4.PINNED,
             prompt_tokens=args.prompt_tokens or (),
             video_rows=_rows(args.video_rows, model),
             unfixed=args.unfixed,
@@ -370,7 +368,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--flash-attn",
         metavar="VERSION",
-        help=f"of flash-attn-4; default: the installed one, or the pin's {PINNED_FLASH_ATTN}",
+        help=f"of flash-attn-4; default: the installed one, or the pin's {fa4.PINNED}",
     )
     add(
         "--prompt-tokens",
@@ -442,10 +440,3 @@ def _seen_gpus() -> tuple[str, ...]:
         return ()
     digits = (line.strip().replace(".", "") for line in found.stdout.splitlines())
     return tuple(dict.fromkeys(f"sm{number}" for number in digits if number.isdecimal()))
-
-
-def _installed() -> str | None:
-    try:
-        return importlib.metadata.version("flash-attn-4")
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -7,14 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fa4
 import pytest
 from hostpath import ROOT
 
 
 def require(backend: str) -> None:
     """Skips the test where the backend's kernels are not installed."""
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+    if backend == "FA4" and fa4.problem():
+        pytest.skip(fa4.problem())
 
 
 def passing_parity(out: Path, *options: str) -> dict:
