@@ -8,6 +8,7 @@ BOOTSTRAP_PYTHON ?= python3
 TRTLLM_DIR ?=
 CONFIG ?=
 MODEL ?=
+RESULT ?=
 ARGS ?=
 export PYTHONPATH := scripts$(if $(PYTHONPATH),:$(PYTHONPATH))
 
@@ -16,9 +17,14 @@ ENV := .venv/.installed
 endif
 
 ##@ The main job
-.PHONY: parity
-parity: $(ENV) ## Run the two prompts on one rank and on several, fixed and unfixed; ARGS="--ranks 4 --help"
-	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir $(TRTLLM_DIR)) $(ARGS)
+.PHONY: parity report probe
+parity: $(ENV) ## Run two requests on one rank and on several, fixed and unfixed; ARGS="--ranks 4 --help"
+	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir "$(TRTLLM_DIR)") $(ARGS)
+report: $(ENV) ## Draw the page of a result again, into build/report: RESULT=results/parity-cpu.json
+	@test -n "$(RESULT)" || { echo "make report RESULT=file.json" >&2; exit 2; }
+	@$(PYTHON) -m parity.show "$(RESULT)" $(ARGS)
+probe: $(ENV) ## Say which matrix products round by their number of rows on this GPU; ARGS="--model nano --tp 1"
+	@$(PYTHON) -m row_products $(ARGS)
 
 .PHONY: preflight
 preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or the release compute wrongly: CONFIG=file.yaml [MODEL=nano]
@@ -40,17 +46,17 @@ test: $(ENV) ## Run all tests that this machine can run, cheapest first
 check: ## Check patches/ offline against the pin's line hashes (no torch needed)
 	$(BOOTSTRAP_PYTHON) -m patchset check $(ARGS)
 apply: ## Apply patches/ to TRTLLM_DIR, or to a fresh sparse clone under build/
-	$(BOOTSTRAP_PYTHON) -m patchset apply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(BOOTSTRAP_PYTHON) -m patchset apply $(if $(TRTLLM_DIR),--dir "$(TRTLLM_DIR)") $(ARGS)
 unapply: ## Restore the checkout that apply changed
-	$(BOOTSTRAP_PYTHON) -m patchset unapply $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(BOOTSTRAP_PYTHON) -m patchset unapply $(if $(TRTLLM_DIR),--dir "$(TRTLLM_DIR)") $(ARGS)
 check-upstream: ## Tell hunk by hunk whether the series fits another commit: REF=main
-	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref $(REF)) $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(BOOTSTRAP_PYTHON) -m patchset check-upstream $(if $(REF),--ref $(REF)) $(if $(TRTLLM_DIR),--dir "$(TRTLLM_DIR)") $(ARGS)
 overlay: ## Make an import overlay for an installed TensorRT-LLM wheel, without writing to it
 	$(BOOTSTRAP_PYTHON) -m patchset overlay $(ARGS)
 overlay-status: ## Say which overlay is active, for which file and digest
 	$(BOOTSTRAP_PYTHON) -m patchset overlay-status $(ARGS)
 pr: $(ENV) ## Prepare the branch and the cover text of the upstream pull request
-	$(PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir $(TRTLLM_DIR)) $(ARGS)
+	$(PYTHON) -m patchset pr $(if $(TRTLLM_DIR),--dir "$(TRTLLM_DIR)") $(ARGS)
 export: ## Regenerate the patch of new modules from overlay/
 	$(BOOTSTRAP_PYTHON) -m patchset export $(ARGS)
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import time
+import traceback
 from collections import Counter
 from datetime import timedelta
 
@@ -201,8 +203,14 @@ def _rank(rank, world_size, port, work, case, results):
         "nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=world_size,
         timeout=timedelta(seconds=300),
     )  # fmt: skip
-    with torch.no_grad():
-        record = work(rank, world_size, device, case)
+    try:
+        with torch.no_grad():
+            record = work(rank, world_size, device, case)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        # Not by way of destructors: NCCL waits for ever for work that a living graph holds.
+        os._exit(1)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:

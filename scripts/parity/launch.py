@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from parity.machine import resident_bytes, usable_cores
+
 SCRIPTS = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.1
 # Ranks that fail because another died need a moment to say so.
@@ -87,20 +89,6 @@ def launch(
         "peak_bytes": peak,
         "seconds": time.monotonic() - started,
     }
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """Returns the bytes of a process in memory, shared pages included; 0 when it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def usable_cores() -> int:
-    """Returns the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _environment(spec, rank, port) -> dict[str, str]:

@@ -23,6 +23,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hostpath import ROOT
 from patchset.fit import patched
 from patchset.patch import PatchError
 from patchset.project import Project, join_lines, mismatches, split_lines
@@ -30,7 +31,6 @@ from patchset.report import Misfit, Refusal
 
 from parity.imports import PACKAGE, Read, walk
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = f"{PACKAGE}/_torch/visual_gen"
 # Nothing imports the graph runner; it comes along for whoever captures a forward.
 RUNNER = f"{FOLDER}/cuda_graph_runner.py"
