@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import platform
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,8 +14,7 @@ from pathlib import Path
 import fa4
 import hostpath
 from make_command import make_command
-
-PACKAGES = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "diffusers", "numpy")
+from provenance import commit, versions
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -43,26 +40,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not args.out.parent.is_dir() and args.out.parent != Path("build"):
         parser.error(f"--out {args.out}: its folder does not exist")
     return args
-
-
-def commit() -> str:
-    """This project's commit, "-dirty" behind it if files differ from it."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=hostpath.ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    return found.stdout.strip() or "unknown"
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def main(argv: list[str]) -> int:
@@ -128,7 +105,7 @@ def main(argv: list[str]) -> int:
         "device": torch.cuda.get_device_name()
         if device == "cuda"
         else platform.processor() or "cpu",
-        "commit": args.commit or commit(),
+        "commit": commit(args.commit),
         "command": make_command("bench", argv),
         "versions": versions(),
         "checks": checks,

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from hostpath import ROOT
 from make_command import make_command
 
 from parity.judge import judge, line
@@ -22,7 +23,6 @@ from parity.record import describe
 from parity.run import run
 from parity.show import check_output, shown_path, write_report
 from parity.sizes import SIZES
-from parity.sources import ROOT
 
 
 def main(argv: list[str] | None = None) -> int:

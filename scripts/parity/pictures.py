@@ -175,8 +175,8 @@ def error_plot(
     Returns:
         A PNG in base64, transparent where nothing is drawn.
     """
-    # The object interface: pyplot would keep state and choose a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    # The object interface: pyplot would choose a display.
+    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -186,70 +186,43 @@ def error_plot(
         "fixed": "#56d364" if dark else "#1a7f37",
         "plain": "#79c0ff" if dark else "#0969da",
     }
-    drawn = [
-        v
-        for _, lines, _ in panels
-        for *_, errors in lines
-        for v in map(float, errors)
-        if 0 < v < math.inf
-    ]
+    values = [float(v) for _, lines, _ in panels for *_, errors in lines for v in errors]
     limits = [limit for *_, limit in panels if limit]
-    positive = drawn + limits or [1.0]
+    positive = [v for v in values if 0 < v < math.inf] + limits or [1.0]
     low = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
     high = 10.0 ** math.ceil(math.log10(max(positive)) + 0.1)
-
-    figure = Figure(figsize=(10.4, 4.2), dpi=170)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axis, (title, lines, limit) in zip(axes, panels):
-        for label, role, errors in lines:
-            # On a logarithmic scale 0 has no place; the lower edge says "equal to the last bit".
-            heights = [max(float(error), low) for error in errors]
-            style = "--" if "positive" in label else "-"
-            axis.plot(
-                range(len(errors)),
-                heights,
-                style,
-                color=roles[role],
-                label=label,
-                marker="o",
-                markersize=3.2,
-                linewidth=1.6,
-                clip_on=False,
-            )
-        if limit:
-            axis.axhline(limit, color=ink, linewidth=1, linestyle=":")
-            axis.annotate(
-                f"limit {limit:g}",
-                (0.995, limit),
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="bottom",
-                color=ink,
-                fontsize=8,
-            )
-        axis.set_yscale("log")
-        axis.set_ylim(low, high)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-        axis.set_title(title, color=ink, fontsize=10, loc="left")
-        axis.set_xlabel("step", color=ink, fontsize=9)
-        axis.tick_params(colors=ink, labelsize=8, which="both")
-        axis.grid(color=ink, alpha=0.15, linewidth=0.6)
-        for spine in axis.spines.values():
-            spine.set_color(ink)
-            spine.set_alpha(0.35)
-        axis.legend(
-            fontsize=8,
-            frameon=False,
-            labelcolor=ink,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.17),
-            ncols=2,
-        )
-    axes[0].set_ylabel("relative error", color=ink, fontsize=9)
-    figure.tight_layout()
+    colours = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+    style = {**dict.fromkeys(colours, ink), "font.size": 8, "axes.titlesize": 10}
+    style |= {"axes.edgecolor": (ink, 0.35), "grid.alpha": 0.15, "axes.grid": True}
     buffer = io.BytesIO()
-    canvas.figure.savefig(buffer, format="png", transparent=True, bbox_inches="tight")
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(10.4, 4.2), dpi=170, layout="tight")
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, (title, lines, limit) in zip(axes, panels):
+            for label, role, errors in lines:
+                axis.plot(
+                    # On a logarithmic scale 0 has no place; the lower edge says "equal".
+                    [max(float(error), low) for error in errors],
+                    "o--" if "positive" in label else "o-",
+                    color=roles[role],
+                    label=label,
+                    markersize=3.2,
+                    linewidth=1.6,
+                    clip_on=False,
+                )
+            if limit:
+                axis.axhline(limit, color=ink, linewidth=1, linestyle=":")
+                place = axis.get_yaxis_transform()
+                axis.text(
+                    0.995, limit, f"limit {limit:g}", transform=place, ha="right", va="bottom"
+                )
+            axis.set(yscale="log", ylim=(low, high), xlabel="step")
+            axis.set_title(title, loc="left")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 2}
+            axis.legend(frameon=False, **below)
+        axes[0].set_ylabel("relative error")
+        figure.savefig(buffer, format="png", transparent=True, bbox_inches="tight")
     return _fewer_colours(buffer.getvalue())
 
 

@@ -9,16 +9,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import provenance
 import row_products
 
 from parity import prompts as prompts_module
-from parity.machine import machine_facts, usable_cores, versions
+from parity.machine import machine_facts, usable_cores
 from parity.pictures import draw
 from parity.plan import Plan, Run
 from parity.sampling import make_scheduler
 from parity.show import shown_path
 from parity.sizes import VOCABULARY
-from parity.sources import repository_state
 
 # Differences that are black in pictures: far below what a run is held to.
 BLACK = {"float32": 1e-8, "float64": 1e-14, "bfloat16": 1e-6}
@@ -35,7 +35,6 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
     """
     settings = plan.settings
     machine = machine_facts(settings["device"], settings["exchange"], settings["ranks"])
-    project = repository_state(commit)
     main = plan.cases[0]
     scheduler = make_scheduler(main.steps)
     return {
@@ -44,7 +43,7 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
         "kind": "parity",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": machine["device_name"],
-        "commit": project["commit"] + ("-dirty" if project["modified"] else ""),
+        "commit": provenance.commit(commit),
         "command": command,
         "settings": settings,
         "prompts": {
@@ -77,9 +76,8 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
             settings["config"]["latent_patch_size"],
             BLACK[settings["dtype"]],
         ),
-        "project": project,
         "machine": machine,
-        "versions": versions(),
+        "versions": provenance.versions(),
         "cost": {
             "peak_bytes": max(run["peak_bytes"] for run in results.values()),
             "cores": usable_cores(),

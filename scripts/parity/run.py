@@ -118,7 +118,7 @@ class _Progress:
     def begin(self, title: str) -> None:
         self._bar.set_description_str(title, refresh=sys.stderr.isatty())
 
-    def update(self, forwards: int, memory: int = 0) -> None:
+    def update(self, forwards: int) -> None:
         self._bar.update(self._before + forwards - self._bar.n)
 
     def end(self, forwards: int) -> None:

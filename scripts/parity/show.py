@@ -200,18 +200,15 @@ def run_rows(record: dict[str, Any]) -> list[list[str]]:
 
 def fact_rows(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns names and values of what the figures depend on."""
-    machine, prompts, project = record["machine"], record["prompts"], record["project"]
-    cost, fixed = record["cost"], _fixed_run(record)
+    machine, prompts, cost = record["machine"], record["prompts"], record["cost"]
+    fixed = _fixed_run(record)
     return [
         ("command", record["command"]),
         ("date", record["date"]),
         ("device", f"{machine['device_name']}, {machine['cores']} cores, {machine['processes']}"),
         ("versions", ", ".join(f"{name} {value}" for name, value in record["versions"].items())),
-        (
-            "this project",
-            f"commit {project['commit'][:12]}" + (", modified" if project["modified"] else ""),
-        ),
-        ("attention", f"{fixed['attention']}"),
+        ("this project", f"commit {record['commit']}"),
+        ("attention", fixed["attention"]),
         ("matrix products", _products(record)),
         *_checkout_rows(record),
         (

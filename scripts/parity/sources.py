@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from typing import Any
 import hostpath
 
 from parity import real
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -65,39 +61,3 @@ def find_sources(
         side: Source(getattr(checkout, side), (str(checkout.stages[side]), *below), real=True)
         for side in ("fixed", "unfixed")
     }, checkout.facts()
-
-
-def file_digest(path: Path | str) -> str:
-    """Returns the sha256 of a file."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def combined_digest(files: dict[str, str]) -> str:
-    """Returns one sha256 over names and digests, in the order of names."""
-    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(files.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def repository_state(given: str | None = None) -> dict[str, Any]:
-    """Returns the commit of this project and whether tracked files were changed since.
-
-    Args:
-        given: The commit, where git cannot tell; taken as unmodified.
-    """
-    if given is not None:
-        return {"commit": given, "modified": False}
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    status = git("status", "--porcelain", "--untracked-files=no")
-    return {
-        "commit": git("rev-parse", "HEAD") or "unknown",
-        "modified": None if status is None else bool(status),
-    }

@@ -29,7 +29,6 @@ import torch
 from parity import outside
 from parity.checkpoint import CheckpointWeights, random_weights
 from parity.sampling import denoise
-from parity.sources import file_digest
 
 # A rank that hangs without dying ends its peers' waiting after this.
 COLLECTIVE_TIMEOUT = timedelta(seconds=300)
@@ -313,7 +312,10 @@ def _files_of(package: str) -> dict[str, dict[str, str]]:
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if path and (name == package or name.startswith(f"{package}.")):
-            files[name] = {"path": path, "sha256": file_digest(path)}
+            files[name] = {
+                "path": path,
+                "sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+            }
     return files
 
 

@@ -181,7 +181,7 @@ def test_rank_killed_among_peers_is_named_and_the_peers_are_ended(tmp_path):
     spec = spec_of(tmp_path)
     pids = {}
 
-    def kill_one_at_work(forwards, memory):
+    def kill_one_at_work(forwards):
         if forwards >= 1 and not pids:
             pids.update(ranks_of(os.getpid(), "run"))
             os.kill(pids[1], signal.SIGKILL)
