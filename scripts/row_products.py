@@ -96,6 +96,7 @@ def row_independent(
     rows: int,
     ranks: int,
     device: torch.device | str,
+    branches: int = 1,
     dtype: torch.dtype = torch.bfloat16,
     linear: Linear = torch.nn.functional.linear,
 ) -> bool:
@@ -103,10 +104,11 @@ def row_independent(
 
     Args:
         shape: (outputs, inputs) of the weight.
-        prompts: B; every rank has its rows of each prompt.
+        prompts: B.
         rows: S of the whole sequence, which is zero-padded to a multiple of the ranks.
-        ranks: P.
+        ranks: P, that share the rows.
         device: Where to multiply.
+        branches: Guidance branches, that share the prompts.
         dtype: Of both matrices.
         linear: Takes [B, S, inputs] and the weight.
     """
@@ -116,17 +118,19 @@ def row_independent(
     x = torch.randn(prompts, rows, shape[1], **make).to(dtype)
     whole = linear(x, weight)
     padded = torch.nn.functional.pad(x, (0, 0, 0, -rows % ranks))
-    share = padded.shape[1] // ranks
-    for rank, part in enumerate(padded.split(share, dim=1)):
-        expected = whole[:, rank * share : (rank + 1) * share]
-        if not torch.equal(linear(part.contiguous(), weight)[:, : expected.shape[1]], expected):
-            return False
+    share, each = padded.shape[1] // ranks, prompts // branches
+    for first in range(0, prompts, each):
+        for row in range(0, rows, share):
+            part = padded[first : first + each, row : row + share].contiguous()
+            expected = whole[first : first + each, row : row + share]
+            if not torch.equal(linear(part, weight)[:, : expected.shape[1]], expected):
+                return False
     return True
 
 
 def uneven(
     config: dict[str, Any],
-    requests: Iterable[tuple[int, int, int]],
+    requests: Iterable[tuple[int, int, int, int]],
     device: torch.device | str,
     tp: int = 1,
     **options: Any,
@@ -135,7 +139,7 @@ def uneven(
 
     Args:
         config: Fields of the diffusers config.json.
-        requests: (prompts, rows, ranks) to look at.
+        requests: (prompts, rows, ranks that share rows, branches that share prompts).
         device: Where to multiply.
         tp: Tensor-parallel ranks.
         **options: dtype and linear of row_independent().
@@ -143,8 +147,8 @@ def uneven(
     return [
         f"{name} {shape[0]}x{shape[1]} at {rows} rows"
         for name, shape in shapes(config, tp).items()
-        for prompts, rows, ranks in requests
-        if not row_independent(shape, prompts, rows, ranks, device, **options)
+        for prompts, rows, ranks, branches in requests
+        if not row_independent(shape, prompts, rows, ranks, device, branches, **options)
     ]
 
 

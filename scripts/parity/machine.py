@@ -97,8 +97,7 @@ def machine_facts(device: str, exchange: str, ranks: int) -> dict[str, Any]:
         ranks: Processes.
     """
     models = (x for x in _read("/proc/cpuinfo").splitlines() if x.startswith("model name"))
-    processor = next(models, "").partition(":")[2].strip()
-    processor = processor or platform.processor() or platform.machine()
+    processor = next(models, "").partition(":")[2].strip() or platform.machine()
     gpus = 0 if device == "cpu" else ranks if exchange == "NCCL" else 1
     return {
         "device": device,

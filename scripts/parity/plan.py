@@ -17,7 +17,9 @@ from typing import Any
 import fa4
 import torch
 from patchset.report import Refusal
-from preflight.config import Config, Sizes, read_config
+from preflight.cli import Request, judge
+from preflight.config import Sizes, parse_config, read_config
+from preflight.model import parse_model
 
 from parity.checkpoint import check_checkpoint
 from parity.checkpoint import read_config as read_checkpoint_config
@@ -58,10 +60,8 @@ class Case:
 
     def facts(self) -> dict[str, Any]:
         """Returns what the record says about it."""
-        return {
-            **asdict(self),
-            "prompts": {prompt.role: len(prompt.ids) for prompt in self.prompts},
-        }
+        lengths = {prompt.role: len(prompt.ids) for prompt in self.prompts}
+        return asdict(self) | {"prompts": lengths}
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     config = _model(args)
     cases = _cases(args, sizes, config["latent_patch_size"])
     for case in cases:
-        _check_layout(sizes, backend, config, case)
+        _check_layout(sizes, backend, config, case.rows)
     device = _device(args, sizes)
     _check_backend(backend, args.dtype, device)
     sources, checkout = find_sources(device, args.trtllm_dir)
@@ -276,10 +276,15 @@ def _cases(args, sizes: Sizes, patch: int) -> list[Case]:
         return Case(name, prompts, video, rows, steps, pads)
 
     if args.prompt_tokens is not None:
-        prompts = random_prompts(*_prompt_tokens(args.prompt_tokens), args.seed)
+        expected = f"two lengths of 1 to {MAX_TOKENS} tokens, such as 7,19"
+        given = ("--prompt-tokens", args.prompt_tokens, 2, MAX_TOKENS)
+        prompts = random_prompts(*_whole_numbers(*given, expected), args.seed)
     else:
         prompts = load_prompts(args.prompts)
-    video = VIDEO if args.video is None else _video(args.video)
+    video = VIDEO
+    if args.video is not None:
+        expected = "T,H,W: frames, height and width of the latents, each at least 1, as in 3,33,57"
+        video = _whole_numbers("--video", args.video, 3, math.inf, expected)
     cases = [case("video", prompts, video, args.steps)]
     if args.prompts is args.prompt_tokens is args.video is None:
         empty = (tokenize("negative", ""), prompts[1])
@@ -287,42 +292,33 @@ def _cases(args, sizes: Sizes, patch: int) -> list[Case]:
     return cases
 
 
-def _video(text: str) -> tuple[int, int, int]:
-    expected = "expected T,H,W: frames, height and width of the latents, such as 3,33,57"
+def _whole_numbers(option: str, text: str, count: int, most: float, expected: str) -> tuple:
     try:
-        shape = tuple(int(part) for part in text.split(","))
+        found = tuple(int(part) for part in text.split(","))
     except ValueError:
-        shape = ()
-    if len(shape) != 3 or min(shape) < 1:
-        raise ValueError(f"--video {text!r}: {expected}, each at least 1.")
-    return shape
+        found = ()
+    if len(found) != count or not all(1 <= number <= most for number in found):
+        raise ValueError(f"{option} {text!r}: expected {expected}.")
+    return found
 
 
-def _prompt_tokens(text: str) -> tuple[int, int]:
-    expected = f"expected two lengths of 1 to {MAX_TOKENS} tokens, such as 7,19"
-    try:
-        lengths = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        lengths = ()
-    if len(lengths) != 2 or min(lengths) < 1 or max(lengths) > MAX_TOKENS:
-        raise ValueError(f"--prompt-tokens {text!r}: {expected}.")
-    return lengths
+def _check_layout(sizes: Sizes, backend: str, config: dict[str, Any], rows: int) -> None:
+    """Refuses what preflight would refuse of a YAML with this layout: its rules are the only ones.
 
-
-def _check_layout(sizes: Sizes, backend: str, config: dict[str, Any], case: Case) -> None:
-    """Refuses what preflight would: its rules are the only ones."""
-    from preflight.cli import Request, judge
-    from preflight.model import parse_model
-
-    lines = judge(
-        Config(sizes=sizes, backend=backend),
-        parse_model(config, "the model"),
-        Request(video_rows=case.rows),
-    )
+    Raises:
+        ValueError: Everything that is wrong.
+    """
+    parallel = {name: getattr(sizes, f"{name}_size") for name in ("cfg", "tp", "ring", "ulysses")}
+    tree = {
+        "parallel_config": {
+            **{f"{name}_size": size for name, size in parallel.items()},
+            "attn2d_size": [sizes.attn2d_row_size, sizes.attn2d_col_size],
+        },
+        "attention_config": {"backend": backend},
+    }
+    lines = judge(parse_config(tree), parse_model(config, "the model"), Request(video_rows=rows))
     found = [finding for line in lines for finding in line.findings]
     errors = dict.fromkeys(f.message for f in found if f.severity == "error")
-    if sizes.cfg_size > 2:
-        errors[f"cfg_size={sizes.cfg_size}; guidance has two branches, so expected 1 or 2."] = None
     if errors:
         raise ValueError(f"the layout ({sizes}) cannot run: {' '.join(errors)}")
 

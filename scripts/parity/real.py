@@ -13,6 +13,7 @@ imports, byte for byte. The stand-ins under host/ carry them. A checkout is neve
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import os
@@ -103,13 +104,13 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
             "leave the option out to run on the embedded host."
         )
     try:
-        sides = _sides(folder.resolve(), project, what)
+        commit, described, read = _sides(folder.resolve(), project, what)
     except (Misfit, Refusal, PatchError) as error:
         raise ValueError(f"{what}: {error}") from error
     files: dict[str, dict[str, bytes]] = {}
     for side in ("unfixed", "fixed"):
         entries = (project.file, MAPPING, RUNNER)
-        files[side], missing = walk(entries, sides[side], _reader(STAND_INS))
+        files[side], missing = walk(entries, read[side], _reader(STAND_INS))
         if missing:
             shown = "\n    ".join(missing[:12])
             raise ValueError(
@@ -121,7 +122,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
         for side, found in files.items()
     }
     stages = _stage(files, digests, build or project.build)
-    return Checkout(folder.resolve(), sides.commit, *sides.described, stages, digests)
+    return Checkout(folder.resolve(), commit, *described, stages, digests)
 
 
 def require_alone() -> None:
@@ -139,19 +140,10 @@ def require_alone() -> None:
         )
 
 
-@dataclass
-class _Sides:
-    """How to read both sides of a checkout."""
-
-    commit: str | None
-    described: tuple[str, str]
-    readers: dict[str, Read]
-
-    def __getitem__(self, side: str) -> Read:
-        return self.readers[side]
-
-
-def _sides(folder: Path, project: Project, what: str) -> _Sides:
+def _sides(
+    folder: Path, project: Project, what: str
+) -> tuple[str | None, tuple[str, str], dict[str, Read]]:
+    """Returns the commit, where each side comes from, for people, and how to read it."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     top = _git(folder, "rev-parse", "--show-toplevel")
     head = commit.decode().strip() if commit else None
@@ -165,14 +157,8 @@ def _sides(folder: Path, project: Project, what: str) -> _Sides:
     wrong = _wrong_lines(text, project)
     if not wrong:
         fixed = _with_series(tree, project, anywhere=False)
-        return _Sides(
-            head,
-            (
-                "the checkout's files; every line that the patches touch is the pin's",
-                _series_text(project),
-            ),
-            {"unfixed": tree, "fixed": fixed},
-        )
+        text = "the checkout's files; every line that the patches touch is the pin's"
+        return head, (text, _series_text(project)), {"unfixed": tree, "fixed": fixed}
     if _has_patches(tree, project):
         base = _below(folder, project) if head else None
         if base is None:
@@ -180,12 +166,9 @@ def _sides(folder: Path, project: Project, what: str) -> _Sides:
                 f"{what} has the patches applied and no commit below them to compare with; run "
                 "`make unapply`, or give a git checkout whose history reaches the pin."
             )
-        return _Sides(
-            head,
-            (f"the checkout's commit {base[:12]}, below the patches", _applied_text(folder)),
-            {"unfixed": lambda path: _git(folder, "cat-file", "blob", f"{base}:{path}")}
-            | {"fixed": tree},
-        )
+        text = f"the checkout's commit {base[:12]}, below the patches"
+        sides = {"unfixed": functools.partial(_committed, folder, base), "fixed": tree}
+        return head, (text, _applied_text(folder)), sides
     try:
         fixed = _with_series(tree, project, anywhere=True)
     except Misfit as error:
@@ -195,15 +178,11 @@ def _sides(folder: Path, project: Project, what: str) -> _Sides:
             f"not fit it ({error}). Check out {project.pin[:12]}; `make check-upstream` tells what "
             "moved."
         ) from error
-    return _Sides(
-        head,
-        (
-            f"the checkout's files, not the pin's: {len(wrong)} of {len(project.table)} lines "
-            "differ, and the patches fit all the same",
-            _series_text(project),
-        ),
-        {"unfixed": tree, "fixed": fixed},
+    text = (
+        f"the checkout's files, not the pin's: {len(wrong)} of {len(project.table)} lines differ, "
+        "and the patches fit all the same"
     )
+    return head, (text, _series_text(project)), {"unfixed": tree, "fixed": fixed}
 
 
 def _reader(root: Path) -> Read:
@@ -214,6 +193,10 @@ def _reader(root: Path) -> Read:
             return None
 
     return read
+
+
+def _committed(folder: Path, commit: str, path: str) -> bytes | None:
+    return _git(folder, "cat-file", "blob", f"{commit}:{path}")
 
 
 def _wrong_lines(text: bytes, project: Project) -> list[int]:
@@ -231,11 +214,11 @@ def _below(folder: Path, project: Project) -> str | None:
     args = ("log", f"-n{HISTORY}", "--format=%H", "--", project.file)
     candidates = [project.pin, *(_git(folder, *args) or b"").decode().split()]
     for commit in candidates:
-        text = _git(folder, "cat-file", "blob", f"{commit}:{project.file}")
+        text = _committed(folder, commit, project.file)
         if text is not None and not _wrong_lines(text, project):
             return commit
         # The commit that changed the file has its parent's text before it.
-        before = _git(folder, "cat-file", "blob", f"{commit}^:{project.file}")
+        before = _committed(folder, f"{commit}^", project.file)
         if before is not None and not _wrong_lines(before, project):
             return (_git(folder, "rev-parse", f"{commit}^") or b"").decode().strip()
     return None

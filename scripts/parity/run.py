@@ -37,22 +37,41 @@ def run(plan: Plan, scratch: Path) -> dict[str, dict[str, Any]]:
         latents = starting_latents(shape, settings["seed"], settings["checkpoint"] is None)
         inputs[case.name] = {"text_ids": ids, "text_mask": mask, "latents": latents}
     torch.save(inputs, scratch / "inputs.pt")
-    results = {}
+    results, done = {}, 0
     steps = sum(case.steps for case in plan.cases)
-    with _Progress(sum(_forwards(run_, steps, len(plan.cases)) for run_ in plan.runs)) as progress:
+    forwards = {run_.name: _forwards(run_, steps, len(plan.cases)) for run_ in plan.runs}
+    with _bar(sum(forwards.values())) as bar:
         for run_ in plan.runs:
-            progress.begin(run_.title)
+            bar.set_description_str(run_.title, refresh=sys.stderr.isatty())
             folder = scratch / run_.name
-            done = launch(spec(run_, plan, scratch), folder, progress.update)
+            found = launch(
+                spec(run_, plan, scratch), folder, lambda now: bar.update(done + now - bar.n)
+            )
             results[run_.name] = {
                 "cases": torch.load(folder / "result.pt", weights_only=True),
-                "reports": done["ranks"],
+                "reports": found["ranks"],
                 # The driver is part of what the machine has to hold.
-                "peak_bytes": done["peak_bytes"] + resident_bytes(),
-                "seconds": done["seconds"],
+                "peak_bytes": found["peak_bytes"] + resident_bytes(),
+                "seconds": found["seconds"],
             }
-            progress.end(_forwards(run_, steps, len(plan.cases)))
+            done += forwards[run_.name]
+            bar.update(done - bar.n)
     return results
+
+
+def _bar(total: int):
+    """Returns a bar of forwards on stderr, with the run at work beside it."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=total,
+        file=sys.stderr,
+        unit="forward",
+        # Lines in a log file are wanted now and then, not ten times a second.
+        mininterval=0.2 if sys.stderr.isatty() else 10.0,
+        bar_format="{desc:24} {bar:24} {n_fmt}/{total_fmt} forwards, {elapsed}",
+        ascii=" #",
+    )
 
 
 def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
@@ -77,12 +96,17 @@ def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _probe(run_: Run, plan: Plan) -> list[tuple[int, int, int]]:
-    """Returns (prompts, rows, ranks that share them) of each case whose rounding is in question."""
-    settings = plan.settings
-    if run_.name != "one" or not settings["row_invariant"]:
+def _probe(run_: Run, plan: Plan) -> list[tuple[int, int, int, int]]:
+    """Returns what row_products.uneven() looks at: all rows that some rank has a part of."""
+    layout = plan.settings["layout"]
+    if run_.name != "one" or not plan.settings["row_invariant"]:
         return []
-    return [(2, case.rows, settings["layout"].get("ulysses_size", 1)) for case in plan.cases]
+    ulysses, branches = (layout.get(axis, 1) for axis in ("ulysses_size", "cfg_size"))
+    found = [(2, case.rows, ulysses, branches) for case in plan.cases]
+    if branches > 1:
+        # The text is whole on every rank, but of one prompt.
+        found += [(2, pad_prompts(case.prompts)[0].shape[1], 1, branches) for case in plan.cases]
+    return found
 
 
 def _forwards(run_: Run, steps: int, cases: int) -> int:
@@ -90,37 +114,3 @@ def _forwards(run_: Run, steps: int, cases: int) -> int:
     if run_.source is None:
         return cases
     return steps if run_.name == "one" else 2 * steps - cases
-
-
-class _Progress:
-    """A bar of forwards on stderr, with the run at work beside it."""
-
-    def __init__(self, total: int):
-        from tqdm import tqdm
-
-        self._bar = tqdm(
-            total=total,
-            file=sys.stderr,
-            unit="forward",
-            # Lines in a log file are wanted now and then, not ten times a second.
-            mininterval=0.2 if sys.stderr.isatty() else 10.0,
-            bar_format="{desc:24} {bar:24} {n_fmt}/{total_fmt} forwards, {elapsed}",
-            ascii=" #",
-        )
-        self._before = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *details):
-        self._bar.close()
-
-    def begin(self, title: str) -> None:
-        self._bar.set_description_str(title, refresh=sys.stderr.isatty())
-
-    def update(self, forwards: int) -> None:
-        self._bar.update(self._before + forwards - self._bar.n)
-
-    def end(self, forwards: int) -> None:
-        self._before += forwards
-        self.update(0)

@@ -154,8 +154,8 @@ def headline(checks: list[Check]) -> str:
     """Returns the result in a few words."""
     counts = Counter(check["status"] for check in checks)
     made = counts["PASS"] + counts["FAIL"]
-    text = f"{counts['FAIL']} of {made} checks failed" if counts["FAIL"] else ""
-    text = text or f"all {made} checks passed"
+    failed = f"{counts['FAIL']} of {made} checks failed"
+    text = failed if counts["FAIL"] else f"all {made} checks passed"
     return text + (f", {counts['SKIP']} skipped" if counts["SKIP"] else "")
 
 

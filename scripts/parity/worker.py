@@ -278,12 +278,9 @@ class _Oracle(_Runner):
         self.prompts = [ids[: mask.sum()].tolist() for ids, mask in rows]
 
     def _forward(self, latents, timestep):
-        return torch.stack(
-            [
-                self._velocity(self.oracle, latents, ids, float(timestep), self.spec["fps"]).video
-                for ids in self.prompts
-            ]
-        )
+        given = (float(timestep), self.spec["fps"])
+        found = [self._velocity(self.oracle, latents, ids, *given) for ids in self.prompts]
+        return torch.stack([one.video for one in found])
 
 
 def _tensor_bytes(value) -> int:

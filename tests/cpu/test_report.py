@@ -151,9 +151,10 @@ def checks_of(plan, results, key):
     return [check for check in checks if check["name"].startswith(key)]
 
 
+@pytest.mark.parametrize("layout", ["ulysses=2", "cfg=2", "cfg=2,ulysses=2"])
 @pytest.mark.parametrize("error, status", [(0.0, "PASS"), (1e-9, "FAIL")])
-def test_bfloat16_on_gpus_is_held_to_the_last_bit(error, status):
-    plan = plan_of("--dtype", "bfloat16", **GPU)
+def test_bfloat16_on_gpus_is_held_to_the_last_bit(layout, error, status):
+    plan = plan_of("--dtype", "bfloat16", "--layout", layout, **GPU)
     for check in checks_of(plan, results_of(plan, fixed=error), ("fixed-vs-one", "final-latents")):
         assert check["status"] == status and check["limit"] == 0.0, check
         assert "to the last bit" in check["note"]

@@ -44,6 +44,12 @@ def test_probe_sees_a_product_that_is_split_for_few_rows(rows, ranks, even):
     assert row_independent((24, 16), 2, rows, ranks, **CPU, linear=linear) == even
 
 
+@pytest.mark.parametrize("branches, even", [(1, True), (2, False)])
+def test_probe_sees_a_product_that_is_split_for_one_prompt(branches, even):
+    linear = split_by_rows(most=14)
+    assert row_independent((24, 16), 2, 9, 1, branches=branches, linear=linear, **CPU) == even
+
+
 def test_probe_sees_a_fault_on_the_last_rank_alone():
     calls = []
 
@@ -65,7 +71,7 @@ def test_uneven_names_layer_shape_and_rows():
         down = weight.shape == (32, 48)
         return (split_by_rows(8) if down else by_row)(x, weight)
 
-    requests = [(2, 6, 2), (2, 20, 2)]
+    requests = [(2, 6, 2, 1), (2, 20, 2, 1)]
     assert uneven(config, requests, linear=linear, **CPU) == ["down 32x48 at 6 rows"]
     assert uneven(config, requests, linear=by_row, **CPU) == []
 

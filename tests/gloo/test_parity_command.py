@@ -264,7 +264,7 @@ def refused(tmp_path, monkeypatch, capsys):
         (["--layout", "tp=2,tp=2"], ["twice"]),
         (["--layout", "attn2d=2"], ["'attn2d=2'", "ROWSxCOLUMNS"]),
         (["--layout", "ulysses=16"], ["16 ranks", "8 at most"]),
-        (["--layout", "cfg=4"], ["cfg_size=4", "1 or 2"]),
+        (["--layout", "cfg=4"], ["cfg_size=4", "expected"]),
         (["--layout", "ring=2,attn2d=1x2"], ["ring_size=2", "exclude each other"]),
         (["--layout", "ring=2", "--backend", "VANILLA"], ["LSE", "FA4"]),
         (["--config", "/nowhere.yaml"], ["/nowhere.yaml", "give a YAML file"]),
