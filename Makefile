@@ -8,6 +8,7 @@ BOOTSTRAP_PYTHON ?= python3
 TRTLLM_DIR ?=
 CONFIG ?=
 MODEL ?=
+RESULT ?=
 ARGS ?=
 export PYTHONPATH := scripts$(if $(PYTHONPATH),:$(PYTHONPATH))
 
@@ -16,9 +17,14 @@ ENV := .venv/.installed
 endif
 
 ##@ The main job
-.PHONY: parity
-parity: $(ENV) ## Run the two prompts on one rank and on several, fixed and unfixed; ARGS="--ranks 4 --help"
-	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir $(TRTLLM_DIR)) $(ARGS)
+.PHONY: parity report probe
+parity: $(ENV) ## Run two requests on one rank and on several, fixed and unfixed; ARGS="--ranks 4 --help"
+	$(PYTHON) -m parity $(if $(TRTLLM_DIR),--trtllm-dir "$(TRTLLM_DIR)") $(ARGS)
+report: $(ENV) ## Draw the page of a result again, into build/report: RESULT=results/parity-cpu.json
+	@test -n "$(RESULT)" || { echo "make report RESULT=file.json" >&2; exit 2; }
+	@$(PYTHON) -m parity.show "$(RESULT)" $(ARGS)
+probe: $(ENV) ## Say which matrix products round by their number of rows on this GPU; ARGS="--model nano --tp 1"
+	@$(PYTHON) -m row_products $(ARGS)
 
 .PHONY: preflight
 preflight: export CONFIG := $(CONFIG)

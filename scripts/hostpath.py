@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import fa4
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -18,30 +20,21 @@ def roots(flash_attn: str = "auto") -> list[Path]:
             plain-torch kernels; "cpu" forces the latter, "real" the former.
 
     Raises:
-        ValueError: another value, or "real" where the package is not installed.
+        ValueError: another value, or "real" where flash-attn-4 is not installed.
     """
     if flash_attn not in ("auto", "cpu", "real"):
         raise ValueError(f"flash_attn={flash_attn!r}; expected 'auto', 'cpu' or 'real'")
     paths = [ROOT / "overlay", ROOT / "host" / "visual_gen", ROOT / "host" / "standins"]
-    if flash_attn != "cpu" and _real_flash_attn():
+    installed = fa4.version() is not None
+    if flash_attn == "real" and not installed:
+        raise ValueError(f"flash_attn='real', but {fa4.problem()}, or use 'cpu'")
+    if flash_attn == "auto" and installed:
         import torch
 
-        if flash_attn == "real" or torch.cuda.is_available():
-            return paths
-    elif flash_attn == "real":
-        raise ValueError(
-            "flash_attn='real', but no flash-attn-4 is installed; install it or use 'cpu'"
-        )
+        installed = torch.cuda.is_available()
+    if flash_attn != "cpu" and installed:
+        return paths
     return [*paths, ROOT / "host" / "cpu_kernels"]
-
-
-def _real_flash_attn() -> bool:
-    # Looked up without importing it: its import compiles and reads switches that the backend sets.
-    kernels = str(ROOT / "host" / "cpu_kernels")
-    elsewhere = [path for path in sys.path if path != kernels]
-    spec = importlib.machinery.PathFinder.find_spec("flash_attn", elsewhere)
-    places = spec.submodule_search_locations if spec is not None else None
-    return any((Path(place) / "cute" / "interface.py").is_file() for place in places or ())
 
 
 def activate(flash_attn: str = "auto") -> list[Path]:

@@ -5,21 +5,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
 import json
 import platform
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+import fa4
 import hostpath
-import own_version
 from make_command import make_command
+from provenance import commit, versions
 
 PARTS = ("attention", "step", "request")
-PACKAGES = ("torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl", "diffusers", "numpy")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -47,26 +45,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def commit() -> str:
-    """This project's commit, "-dirty" behind it if files differ from it."""
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=hostpath.ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    return found.stdout.strip() or "unknown"
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version(), own_version.NAME: own_version.VERSION}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def main(argv: list[str]) -> int:
     """Runs the benchmark; returns 0 if all limits hold, 1 if one does not, 2 if it cannot run."""
     args = parse(argv)
@@ -92,10 +70,13 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    have_fa4 = any(path.name == "cpu_kernels" for path in hostpath.roots()) is False
-    backends = args.backends.split(",") if args.backends != "auto" else ["VANILLA"]
-    if args.backends == "auto" and have_fa4:
-        backends.insert(0, "FA4")
+    missing = fa4.problem() if device == "cuda" and args.backends != "VANILLA" else None
+    backends = args.backends.split(",") if args.backends != "auto" else ["FA4", "VANILLA"]
+    if args.backends == "auto" and (missing or device == "cpu"):
+        backends.remove("FA4")
+    if missing and "FA4" in backends:
+        print(f"--backends {args.backends}: {missing}, or use VANILLA", file=sys.stderr)
+        return 2
     small = device == "cpu"
     rows = [int(x) for x in args.video_rows.split(",") if x]
     dtype = torch.float32 if small else torch.bfloat16
@@ -141,7 +122,7 @@ def main(argv: list[str]) -> int:
         "device": torch.cuda.get_device_name()
         if device == "cuda"
         else platform.processor() or "cpu",
-        "commit": args.commit or commit(),
+        "commit": commit(args.commit),
         "command": make_command("bench", argv),
         "versions": versions(),
         "checks": checks,

@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from parity.machine import resident_bytes, usable_cores
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.1
@@ -31,14 +32,14 @@ class RunFailed(RuntimeError):
 def launch(
     spec: dict[str, Any],
     folder: Path,
-    on_poll: Callable[[int, int], None] = lambda forwards, memory: None,
+    on_poll: Callable[[int], None] = lambda forwards: None,
 ) -> dict[str, Any]:
     """Runs one spec on its ranks and waits for all of them.
 
     Args:
         spec: What parity.worker runs; "name", "ranks", "device" and "roots" are read here.
         folder: Empty or new; takes the spec, the logs and the results.
-        on_poll: Called with the forwards done so far and the bytes resident in all ranks.
+        on_poll: Called with the forwards done so far.
 
     Returns:
         {"ranks": what each rank reported, "peak_bytes": the largest sum of resident bytes,
@@ -49,7 +50,6 @@ def launch(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.json").write_text(json.dumps(spec))
-    port = _free_port()
     ranks = spec["ranks"]
     processes: list[subprocess.Popen] = []
     started = time.monotonic()
@@ -60,7 +60,7 @@ def launch(
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "parity.worker", str(folder), str(rank)],
-                        env=_environment(spec, rank, port),
+                        env=_environment(spec, rank),
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
@@ -69,9 +69,8 @@ def launch(
         while any(process.poll() is None for process in processes):
             if any(process.returncode for process in processes):
                 break
-            memory = sum(resident_bytes(p.pid) for p in processes)
-            peak = max(peak, memory)
-            on_poll(_forwards(folder), memory)
+            peak = max(peak, sum(resident_bytes(p.pid) for p in processes))
+            on_poll(_forwards(folder))
             time.sleep(POLL_SECONDS)
         if any(process.returncode for process in processes):
             deadline = time.monotonic() + GRACE_SECONDS
@@ -80,30 +79,11 @@ def launch(
             raise RunFailed(_cause(spec["name"], processes, folder))
     finally:
         _end(processes)
-    on_poll(_forwards(folder), 0)
     reports = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
-    return {
-        "ranks": reports,
-        "peak_bytes": peak,
-        "seconds": time.monotonic() - started,
-    }
+    return {"ranks": reports, "peak_bytes": peak, "seconds": time.monotonic() - started}
 
 
-def resident_bytes(pid: int | str = "self") -> int:
-    """Returns the bytes of a process in memory, shared pages included; 0 when it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def usable_cores() -> int:
-    """Returns the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _environment(spec, rank, port) -> dict[str, str]:
+def _environment(spec, rank) -> dict[str, str]:
     threads = max(1, usable_cores() // spec["ranks"])
     inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     path = [*spec["roots"], str(SCRIPTS)]
@@ -120,17 +100,9 @@ def _environment(spec, rank, port) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(spec["ranks"]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
         "TLLM_DISABLE_MPI": "1",
         "OMP_NUM_THREADS": str(threads),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _forwards(folder: Path) -> int:
@@ -151,10 +123,8 @@ def _cause(name, processes, folder) -> str:
     _, rank, code = min(dead)
     how = f"exited with status {code}"
     if code < 0:
-        try:
-            how = f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            how = f"was killed by signal {-code}"
+        names = {member.value: member.name for member in signal.Signals}
+        how = f"was killed by {names.get(-code, f'signal {-code}')}"
         if code == -signal.SIGKILL:
             how += " (the kernel does so when memory runs out)"
     log = folder / f"rank{rank}.log"

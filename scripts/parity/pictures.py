@@ -10,10 +10,13 @@ from __future__ import annotations
 import base64
 import io
 import math
+from typing import Any
 
 import numpy as np
 
 COLOUR_MAP = "inferno"
+# Frames shown: the first, the middle and the last.
+FRAMES = 3
 
 
 class Palette:
@@ -80,32 +83,83 @@ def difference(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return delta / max(size, 1e-300)
 
 
-def log_colours(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Returns uint8 [..., 3] for values on a logarithmic scale.
+def log_levels(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Returns uint8 levels on a logarithmic scale from low to high.
 
-    0 has the lowest colour; infinity and NaN, which equal nothing, have the highest.
+    0 has the lowest; infinity and NaN, which equal nothing, have the highest.
     """
-    import matplotlib
-
     finite = np.where(np.isfinite(values), values, high)
-    floor = np.log10(np.maximum(finite, low * 1e-9))
-    unit = (floor - math.log10(low)) / (math.log10(high) - math.log10(low))
-    colours = matplotlib.colormaps[COLOUR_MAP](np.clip(unit, 0.0, 1.0))
-    return (colours[..., :3] * 255).round().astype(np.uint8)
+    logs = np.log10(np.maximum(finite, low * 1e-9))
+    unit = (logs - math.log10(low)) / (math.log10(high) - math.log10(low))
+    return (np.clip(unit, 0.0, 1.0) * 255).round().astype(np.uint8)
 
 
-def colour_bar() -> np.ndarray:
-    """Returns the colours from lowest to highest, uint8 [1, 256, 3]."""
-    return log_colours(np.logspace(0, 1, 256)[None], 1.0, 10.0)
-
-
-def png(pixels: np.ndarray) -> str:
-    """Returns uint8 [H, W, 3] as a PNG in a data URI."""
+def level_png(levels: np.ndarray) -> str:
+    """Returns uint8 levels [H, W] as a coloured PNG in base64."""
+    import matplotlib
     from PIL import Image
 
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG", optimize=True)
-    return _data_uri(buffer.getvalue())
+    image = Image.fromarray(np.ascontiguousarray(levels), "P")
+    colours = matplotlib.colormaps[COLOUR_MAP](np.arange(256))[:, :3]
+    image.putpalette((colours * 255).round().astype(np.uint8).tobytes())
+    return _encoded(image)
+
+
+def colour_bar() -> str:
+    """Returns all levels from lowest to highest as a PNG in base64."""
+    return level_png(np.arange(256, dtype=np.uint8)[None])
+
+
+def colour_png(pixels: np.ndarray) -> str:
+    """Returns uint8 [H, W, 3] as a PNG in base64."""
+    from PIL import Image
+
+    return _encoded(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def draw(final: dict[str, tuple[str, Any]], patch: int, low: float) -> dict[str, Any]:
+    """Returns the pictures of the latents at the end, as a result file keeps them.
+
+    Args:
+        final: Run name -> (title, tensor [C, T, H, W]); "one" is what the others are held against.
+        patch: Side of a patch.
+        low: Differences up to this are black; a power of ten.
+
+    Returns:
+        "frames" shown; "range" of the difference maps; "shape" of a frame, "wide" or "tall";
+        "columns", each with "title", "foot" and one of "images" for each frame.
+    """
+    shown = [name for name in ("one", "unfixed", "fixed") if name in final]
+    if len(shown) == 1:
+        shown.append("unfixed-one")
+    latents = {name: final[name][1].float().numpy() for name in shown}
+    one, titles = latents["one"], {name: final[name][0] for name in shown}
+    palette = Palette(one, patch)
+    maps = {name: difference(latents[name], one) for name in shown[1:]}
+    most = max((float(values.max()) for values in maps.values()), default=0.0)
+    # One range, in whole decades, for all maps.
+    high = 10.0 ** math.ceil(math.log10(most)) if 0 < most < math.inf else 1.0
+    high = max(high, low * 100)
+    # Cut to whole patches, as the pictures of latents are, so that places lie side by side.
+    height, width = (max(n // patch * patch, 1) for n in one.shape[2:])
+    frames = sorted({round(i * (one.shape[1] - 1) / (FRAMES - 1)) for i in range(FRAMES)})
+    columns = []
+    for name in shown:
+        colours = palette.colours(latents[name])
+        images = [colour_png(colours[frame]) for frame in frames]
+        columns.append({"title": titles[name], "foot": "", "images": images})
+    for name, values in maps.items():
+        levels = log_levels(values[:, :height, :width], low, high)
+        whole = math.sqrt(float((values**2).mean()))
+        columns.append(
+            {
+                "title": f"difference: {titles[name]}",
+                "foot": f"{whole:.1e} over all frames" if whole else "equal to the last bit",
+                "images": [level_png(levels[frame]) for frame in frames],
+            }
+        )
+    shape = "wide" if width > 1.2 * height else "tall"
+    return {"frames": frames, "range": [low, high], "shape": shape, "columns": columns}
 
 
 def error_plot(
@@ -119,10 +173,10 @@ def error_plot(
         dark: For a dark page.
 
     Returns:
-        A PNG in a data URI, transparent where nothing is drawn.
+        A PNG in base64, transparent where nothing is drawn.
     """
-    # The object interface: pyplot would keep state and choose a display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    # The object interface: pyplot would choose a display.
+    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -132,78 +186,54 @@ def error_plot(
         "fixed": "#56d364" if dark else "#1a7f37",
         "plain": "#79c0ff" if dark else "#0969da",
     }
-    drawn = [
-        v for _, lines, _ in panels for *_, errors in lines for v in errors if 0 < v < math.inf
-    ]
+    values = [float(v) for _, lines, _ in panels for *_, errors in lines for v in errors]
     limits = [limit for *_, limit in panels if limit]
-    positive = drawn + limits or [1.0]
+    positive = [v for v in values if 0 < v < math.inf] + limits or [1.0]
     low = 10.0 ** (math.floor(math.log10(min(positive))) - 1)
     high = 10.0 ** math.ceil(math.log10(max(positive)) + 0.1)
-
-    figure = Figure(figsize=(10.4, 4.2), dpi=170)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axis, (title, lines, limit) in zip(axes, panels):
-        for label, role, errors in lines:
-            # On a logarithmic scale 0 has no place; the lower edge says "equal to the last bit".
-            heights = [max(error, low) for error in errors]
-            style = "--" if "positive" in label else "-"
-            axis.plot(
-                range(len(errors)),
-                heights,
-                style,
-                color=roles[role],
-                label=label,
-                marker="o",
-                markersize=3.2,
-                linewidth=1.6,
-                clip_on=False,
-            )
-        if limit:
-            axis.axhline(limit, color=ink, linewidth=1, linestyle=":")
-            axis.annotate(
-                f"limit {limit:g}",
-                (0.995, limit),
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="bottom",
-                color=ink,
-                fontsize=8,
-            )
-        axis.set_yscale("log")
-        axis.set_ylim(low, high)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-        axis.set_title(title, color=ink, fontsize=10, loc="left")
-        axis.set_xlabel("step", color=ink, fontsize=9)
-        axis.tick_params(colors=ink, labelsize=8, which="both")
-        axis.grid(color=ink, alpha=0.15, linewidth=0.6)
-        for spine in axis.spines.values():
-            spine.set_color(ink)
-            spine.set_alpha(0.35)
-        axis.legend(
-            fontsize=8,
-            frameon=False,
-            labelcolor=ink,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.17),
-            ncols=2,
-        )
-    axes[0].set_ylabel("relative error", color=ink, fontsize=9)
-    figure.tight_layout()
+    colours = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+    style = {**dict.fromkeys(colours, ink), "font.size": 8, "axes.titlesize": 10}
+    style |= {"axes.edgecolor": (ink, 0.35), "grid.alpha": 0.15, "axes.grid": True}
     buffer = io.BytesIO()
-    canvas.figure.savefig(buffer, format="png", transparent=True, bbox_inches="tight")
-    return _data_uri(_fewer_colours(buffer.getvalue()))
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(10.4, 4.2), dpi=170, layout="tight")
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axis, (title, lines, limit) in zip(axes, panels):
+            for label, role, errors in lines:
+                axis.plot(
+                    # On a logarithmic scale 0 has no place; the lower edge says "equal".
+                    [max(float(error), low) for error in errors],
+                    "o--" if "positive" in label else "o-",
+                    color=roles[role],
+                    label=label,
+                    markersize=3.2,
+                    linewidth=1.6,
+                    clip_on=False,
+                )
+            if limit:
+                axis.axhline(limit, color=ink, linewidth=1, linestyle=":")
+                place = axis.get_yaxis_transform()
+                axis.text(
+                    0.995, limit, f"limit {limit:g}", transform=place, ha="right", va="bottom"
+                )
+            axis.set(yscale="log", ylim=(low, high), xlabel="step")
+            axis.set_title(title, loc="left")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 2}
+            axis.legend(frameon=False, **below)
+        axes[0].set_ylabel("relative error")
+        figure.savefig(buffer, format="png", transparent=True, bbox_inches="tight")
+    return _fewer_colours(buffer.getvalue())
 
 
-def _fewer_colours(data: bytes) -> bytes:
-    """Returns a PNG of a plot with a palette, a third of the size."""
+def _fewer_colours(data: bytes) -> str:
+    """Returns a PNG of a plot with a palette, a third of the size, in base64."""
     from PIL import Image
 
-    image = Image.open(io.BytesIO(data)).quantize(64, method=Image.Quantize.FASTOCTREE)
+    return _encoded(Image.open(io.BytesIO(data)).quantize(64, method=Image.Quantize.FASTOCTREE))
+
+
+def _encoded(image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
-
-
-def _data_uri(data: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(data).decode()
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -56,11 +56,12 @@ def tokenize(role: str, text: str, max_tokens: int = MAX_TOKENS) -> Prompt:
 
     Args:
         role: "positive" or "negative", for messages.
-        text: The prompt. Special tokens spelled out in it are taken as plain text.
+        text: The prompt; special tokens spelled out in it are plain text. A negative one may be
+            empty, as that of an image request is: the chat turn around it is left.
         max_tokens: The longest row that the model takes.
 
     Raises:
-        ValueError: The text is empty, or longer than max_tokens.
+        ValueError: A positive prompt is empty, or one is longer than max_tokens.
     """
     if not isinstance(text, str):
         raise ValueError(
@@ -68,11 +69,8 @@ def tokenize(role: str, text: str, max_tokens: int = MAX_TOKENS) -> Prompt:
             + (" or a JSON object." if role == "negative" else ".")
         )
     text = text.strip()
-    if not text:
-        raise ValueError(
-            f"the {role} prompt is empty; expected text. An unconditional prompt still needs a "
-            'word, for example "video".'
-        )
+    if not text and role == "positive":
+        raise ValueError('the positive prompt is empty; expected text, such as "A red fox".')
     qwen = tokenizer()
     # Encoded apart, so that "<|im_end|>" inside a prompt cannot end the turn.
     body = qwen.encode(text, allowed_special=set())

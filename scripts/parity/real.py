@@ -13,6 +13,7 @@ imports, byte for byte. The stand-ins under host/ carry them. A checkout is neve
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import os
@@ -23,6 +24,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hostpath import ROOT
 from patchset.fit import patched
 from patchset.patch import Patch, PatchError
 from patchset.project import Base, Project, join_lines, split_lines
@@ -31,7 +33,6 @@ from patchset.report import Misfit, Refusal
 
 from parity.imports import PACKAGE, Read, walk
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = f"{PACKAGE}/_torch/visual_gen"
 # Nothing imports the graph runner; it comes along for whoever captures a forward.
 RUNNER = f"{FOLDER}/cuda_graph_runner.py"
@@ -104,13 +105,13 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
             "leave the option out to run on the embedded host."
         )
     try:
-        sides = _sides(folder.resolve(), project, what)
+        commit, described, read = _sides(folder.resolve(), project, what)
     except (Misfit, Refusal, PatchError) as error:
         raise ValueError(f"{what}: {error}") from error
     files: dict[str, dict[str, bytes]] = {}
     for side in ("unfixed", "fixed"):
         entries = (project.file, MAPPING, RUNNER)
-        files[side], missing = walk(entries, sides[side], _reader(STAND_INS))
+        files[side], missing = walk(entries, read[side], _reader(STAND_INS))
         if missing:
             shown = "\n    ".join(missing[:12])
             raise ValueError(
@@ -122,7 +123,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
         for side, found in files.items()
     }
     stages = _stage(files, digests, build or project.build)
-    return Checkout(folder.resolve(), sides.commit, *sides.described, stages, digests)
+    return Checkout(folder.resolve(), commit, *described, stages, digests)
 
 
 def require_alone() -> None:
@@ -140,19 +141,10 @@ def require_alone() -> None:
         )
 
 
-@dataclass
-class _Sides:
-    """How to read both sides of a checkout."""
-
-    commit: str | None
-    described: tuple[str, str]
-    readers: dict[str, Read]
-
-    def __getitem__(self, side: str) -> Read:
-        return self.readers[side]
-
-
-def _sides(folder: Path, project: Project, what: str) -> _Sides:
+def _sides(
+    folder: Path, project: Project, what: str
+) -> tuple[str | None, tuple[str, str], dict[str, Read]]:
+    """Returns the commit, where each side comes from, for people, and how to read it."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     top = _git(folder, "rev-parse", "--show-toplevel")
     head = commit.decode().strip() if commit else None
@@ -173,15 +165,9 @@ def _sides(folder: Path, project: Project, what: str) -> _Sides:
                 "below them to compare with; run `make unapply`, or give a git checkout whose "
                 "history reaches a base."
             )
-        return _Sides(
-            head,
-            (
-                f"the checkout's commit {below[:12]}, below the patches; {found.said}",
-                _applied_text(folder),
-            ),
-            {"unfixed": lambda path: _git(folder, "cat-file", "blob", f"{below}:{path}")}
-            | {"fixed": tree},
-        )
+        said = f"the checkout's commit {below[:12]}, below the patches; {found.said}"
+        sides = {"unfixed": functools.partial(_committed, folder, below), "fixed": tree}
+        return head, (said, _applied_text(folder)), sides
     try:
         found = recognise(project, text, "its transformer")
         patches = found.base.require_patches()
@@ -191,14 +177,11 @@ def _sides(folder: Path, project: Project, what: str) -> _Sides:
             f"{what}: {error}\n`make check-upstream` tells hunk by hunk what moved; or check out "
             f"{' or '.join(base.commit[:12] for base in project.bases if base.series)}."
         ) from error
-    return _Sides(
-        head,
-        (
-            f"the checkout's files, {found.said}",
-            f"a copy of the unfixed side with its {len(patches)} patches applied",
-        ),
-        {"unfixed": tree, "fixed": fixed},
+    said = (
+        f"the checkout's files, {found.said}",
+        f"a copy of the unfixed side with its {len(patches)} patches applied",
     )
+    return head, said, {"unfixed": tree, "fixed": fixed}
 
 
 def _reader(root: Path) -> Read:
@@ -209,6 +192,10 @@ def _reader(root: Path) -> Read:
             return None
 
     return read
+
+
+def _committed(folder: Path, commit: str, path: str) -> bytes | None:
+    return _git(folder, "cat-file", "blob", f"{commit}:{path}")
 
 
 def _has_patches(read: Read, base: Base) -> bool:

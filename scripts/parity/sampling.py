@@ -71,12 +71,6 @@ def make_scheduler(steps: int):
     return scheduler
 
 
-def guide(velocity: torch.Tensor, guidance: float) -> torch.Tensor:
-    """Combines [2, C, T, H, W], negative then positive, to [1, C, T, H, W]."""
-    negative, positive = velocity[:1], velocity[1:]
-    return negative + guidance * (positive - negative)
-
-
 def denoise(
     forward: Callable[[torch.Tensor, int], torch.Tensor],
     latents: torch.Tensor,
@@ -103,6 +97,7 @@ def denoise(
     for timestep in scheduler.timesteps:
         velocity = forward(latents[0], int(timestep)).to(dtype)
         yield {"latents": latents[0], "velocity": velocity}
-        guided = guide(velocity, guidance)
+        negative, positive = velocity[:1], velocity[1:]
+        guided = negative + guidance * (positive - negative)
         latents = scheduler.step(guided, timestep, latents, return_dict=False)[0]
     yield {"latents": latents[0]}

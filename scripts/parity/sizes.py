@@ -39,26 +39,3 @@ def full_config(fields: dict[str, Any]) -> dict[str, Any]:
     config = {key: value for key, value in model.config.items() if not key.startswith("_")}
     config["rope_axes_dim"] = list(config["rope_axes_dim"])
     return config
-
-
-def check_heads(config: dict[str, Any], ulysses_size: int, flag: str = "--ranks") -> None:
-    """Refuses a layout that does not divide the head counts.
-
-    Raises:
-        ValueError: Names every count that fails and the sizes that would work.
-    """
-    counts = {
-        "query heads": config["num_attention_heads"],
-        "key/value heads": config["num_key_value_heads"],
-    }
-    failing = [f"{count} {name}" for name, count in counts.items() if count % ulysses_size]
-    if failing:
-        works = [
-            size
-            for size in range(1, min(counts.values()) + 1)
-            if all(count % size == 0 for count in counts.values())
-        ]
-        raise ValueError(
-            f"{flag} {ulysses_size} does not divide {' and '.join(failing)}; Ulysses gives each "
-            f"rank whole heads. Sizes that work: {', '.join(map(str, works))}."
-        )

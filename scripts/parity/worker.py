@@ -23,13 +23,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import row_products
 import torch
 
 from parity import outside
 from parity.checkpoint import CheckpointWeights, random_weights
-from parity.launch import resident_bytes
 from parity.sampling import denoise
-from parity.sources import file_digest
 
 # A rank that hangs without dying ends its peers' waiting after this.
 COLLECTIVE_TIMEOUT = timedelta(seconds=300)
@@ -66,72 +65,91 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
         device = torch.device("cuda", rank if spec["exchange"] == "NCCL" else 0)
         torch.cuda.set_device(device)
     inputs = torch.load(spec["inputs"], weights_only=True)
-    recorded = torch.load(spec["recorded"], weights_only=True) if spec["recorded"] else None
-
-    class_ = _Oracle if spec["kind"] == "oracle" else _Model
+    recorded = torch.load(spec["recorded"], weights_only=True) if spec["recorded"] else {}
+    if spec["row_invariant"]:
+        row_products.set_invariant()
+    uneven = []
     with torch.no_grad():
-        model = class_(spec, inputs, device, folder, rank)
-        results = _evaluate(model, spec, inputs, recorded)
+        if spec["probe"]:
+            uneven = row_products.uneven(spec["config"], spec["probe"], device)
+        model = (_Oracle if spec["oracle"] else _Model)(spec, device, folder, rank)
+        results = {}
+        for name, steps in spec["steps"].items():
+            model.begin(inputs[name])
+            results[name] = _evaluate(model, spec, steps, inputs[name], recorded.get(name))
+            model.end(name)
     if rank == 0:
         torch.save(results, folder / "result.pt")
     report = {
         "digest": _digest(results),
         "forward_seconds": model.seconds,
-        "text_bytes": model.text_bytes(),
+        "text_bytes": model.text_bytes,
         "device_peak_bytes": (
             torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
         ),
-        "resident_bytes": resident_bytes(),
         "files": _files_of("tensorrt_llm"),
         "attention": model.attention(),
         "outside": model.outside,
+        "uneven": uneven,
     }
     model.close()
     return report
 
 
-def _evaluate(model, spec, inputs, recorded) -> dict[str, torch.Tensor]:
-    steps, guidance = spec["steps"], spec["guidance"]
+def _evaluate(model, spec, steps, inputs, recorded) -> dict[str, torch.Tensor]:
+    """Answers the latents that run "one" recorded, and then follows a trajectory of its own.
+
+    What was answered already is not computed again: a trajectory that is still equal to the
+    recorded one to the last bit takes its velocities from there.
+    """
     keep = torch.float64 if spec["dtype"] == "float64" else torch.float32
-    results = {}
+    results, velocities = {}, []
     if recorded is not None:
-        velocities = []
         for latents, timestep in zip(recorded["trajectory"], recorded["timesteps"].tolist()):
             velocities.append(model.forward(latents, timestep).to("cpu", keep))
-            if spec["first_step_only"]:
+            if spec["oracle"]:
                 break
         results["velocity"] = torch.stack(velocities)
-    if spec["own_trajectory"]:
-        start = inputs["latents"].to(model.device)
-        timesteps = []
+    if spec["oracle"]:
+        return results
+    timesteps = []
 
-        def forward(latents, timestep):
-            timesteps.append(timestep)
-            if spec["reuses_first"] and len(timesteps) == 1:
-                assert torch.equal(latents.cpu(), recorded["trajectory"][0]), "another start"
-                return velocities[0].to(model.device)
-            return model.forward(latents, timestep)
+    def forward(latents, timestep):
+        step = len(timesteps)
+        timesteps.append(timestep)
+        if step < len(velocities) and torch.equal(latents.cpu(), recorded["trajectory"][step]):
+            return velocities[step].to(model.device)
+        return model.forward(latents, timestep)
 
-        trail = list(denoise(forward, start, steps, guidance, keep))
-        results["trajectory"] = torch.stack([point["latents"].cpu() for point in trail])
-        results["timesteps"] = torch.tensor(timesteps)
-        if recorded is None:
-            results["velocity"] = torch.stack([point["velocity"].cpu() for point in trail[:-1]])
+    start = inputs["latents"].to(model.device)
+    trail = list(denoise(forward, start, steps, spec["guidance"], keep))
+    results["trajectory"] = torch.stack([point["latents"].cpu() for point in trail])
+    results["timesteps"] = torch.tensor(timesteps)
+    if recorded is None:
+        results["velocity"] = torch.stack([point["velocity"].cpu() for point in trail[:-1]])
     return results
 
 
 class _Runner:
     """What both kinds of model share: the progress file and the clock."""
 
-    def __init__(self, spec, inputs, device, folder, rank):
+    def __init__(self, spec, device, folder, rank):
         self.spec = spec
-        self.inputs = inputs
         self.device = device
         self.dtype = getattr(torch, spec["dtype"])
         self.seconds: list[float] = []
         # What was changed from outside about code that is not this project's own.
         self.outside: list[str] = []
+        # Bytes of text K/V that this rank held, by case.
+        self.text_bytes: dict[str, int] = {}
         self._progress = folder / "progress" if rank == 0 else None
+
+    def begin(self, inputs: dict[str, torch.Tensor]) -> None:
+        """Takes the prompts of a request."""
+        raise NotImplementedError
+
+    def end(self, case: str) -> None:
+        """Forgets the prompts."""
 
     def forward(self, latents: torch.Tensor, timestep: int) -> torch.Tensor:
         """Returns the velocities [B, C, T, H, W] at latents [C, T, H, W]."""
@@ -150,10 +168,6 @@ class _Runner:
             return CheckpointWeights(Path(spec["checkpoint"]), spec["config"], self.device)
         return random_weights(spec["config"], spec["seed"], self.device)
 
-    def text_bytes(self) -> int | None:
-        """Returns the bytes of text K/V that this rank holds."""
-        return None
-
     def attention(self) -> str | None:
         """Returns what attends, from the outermost wrapper to the compute backend."""
         return None
@@ -165,14 +179,14 @@ class _Runner:
 class _Model(_Runner):
     """VisualGen's transformer, on this rank of a process group."""
 
-    def __init__(self, spec, inputs, device, folder, rank):
-        super().__init__(spec, inputs, device, folder, rank)
+    def __init__(self, spec, device, folder, rank):
+        super().__init__(spec, device, folder, rank)
         from importlib import import_module
 
-        if spec.get("real"):
+        if spec["real"]:
             self.outside += outside.before_import(device, self.dtype, spec["backend"])
         self._distributed = spec["ranks"] > 1
-        mapping = None
+        self.mapping = None
         if self._distributed:
             torch.distributed.init_process_group(
                 spec["exchange"].lower(),
@@ -184,34 +198,41 @@ class _Model(_Runner):
                 device_id=device if spec["exchange"] == "NCCL" else None,
             )
             mapping_class = import_module("tensorrt_llm._torch.visual_gen.mapping").VisualGenMapping
-            mapping = mapping_class(world_size=spec["ranks"], rank=rank, **spec["layout"])
+            self.mapping = mapping_class(world_size=spec["ranks"], rank=rank, **spec["layout"])
         config_class = import_module("tensorrt_llm._torch.visual_gen.config").DiffusionModelConfig
         config = config_class.from_diffusers(
             spec["config"],
             backend=spec["backend"],
             dtype=self.dtype,
-            visual_gen_mapping=mapping,
+            visual_gen_mapping=self.mapping,
         )
         transformer_class = import_module(MODEL).Cosmos3VFMTransformer
         with torch.device(device):
             model = transformer_class(config, **spec["transformer_kwargs"])
-        if spec.get("real"):
+        if spec["real"]:
             self.outside += outside.before_loading(model, self.dtype, device)
         model.load_weights(self._weights())
         model.post_load_weights()
-        if spec.get("real"):
+        if spec["real"]:
             outside.after_loading(model, self.dtype)
         self.model = model.to(device).eval()
-        if spec["split_rows"] > 1:
-            linear = import_module("tensorrt_llm._torch.modules.linear").Linear
-            _split_rows(self.model.gen_layers, linear, spec["split_rows"])
-        self.ids = inputs["text_ids"].to(device)
-        self.mask = inputs["text_mask"].to(device)
+        self.branches = self.mapping.cfg_size if self._distributed else 1
+
+    def begin(self, inputs):
+        # With one guidance branch on each half of the ranks, each has one prompt of the two.
+        first = self.mapping.cfg_rank if self.branches > 1 else 0
+        mine = slice(first, len(inputs["text_ids"]), self.branches)
+        self.ids = inputs["text_ids"][mine].to(self.device)
+        self.mask = inputs["text_mask"][mine].to(self.device)
+
+    def end(self, case):
+        self.text_bytes[case] = _tensor_bytes(self.model.cached_kv)
+        self.model.reset_cache()
 
     def _forward(self, latents, timestep):
         batch = len(self.ids)
         raw = torch.full((batch,), float(timestep), device=self.device)
-        output = self.model(
+        video = self.model(
             hidden_states=latents.expand(batch, *latents.shape).contiguous(),
             timestep=raw,
             raw_timestep=raw,
@@ -219,11 +240,12 @@ class _Model(_Runner):
             text_mask=self.mask,
             video_shape=tuple(latents.shape[1:]),
             fps=self.spec["fps"],
-        )
-        return output.video
-
-    def text_bytes(self):
-        return _tensor_bytes(self.model.cached_kv)
+        ).video
+        if self.branches == 1:
+            return video
+        both = [torch.empty_like(video) for _ in range(self.branches)]
+        torch.distributed.all_gather(both, video.contiguous(), group=self.mapping.cfg_group)
+        return torch.cat(both)
 
     def attention(self):
         chain, link = [], self.model.gen_layers[0].cross_attention.attn
@@ -242,49 +264,23 @@ class _Model(_Runner):
 class _Oracle(_Runner):
     """diffusers' transformer, one prompt at a time and without padding."""
 
-    def __init__(self, spec, inputs, device, folder, rank):
-        super().__init__(spec, inputs, device, folder, rank)
+    def __init__(self, spec, device, folder, rank):
+        super().__init__(spec, device, folder, rank)
         from cosmos3_oracle import build_oracle, oracle_velocity
 
         self._velocity = oracle_velocity
         self.oracle = build_oracle(
             spec["config"], None, self.dtype, device, weights=self._weights()
         )
-        self.prompts = [
-            ids[: mask.sum()].tolist() for ids, mask in zip(inputs["text_ids"], inputs["text_mask"])
-        ]
+
+    def begin(self, inputs):
+        rows = zip(inputs["text_ids"], inputs["text_mask"])
+        self.prompts = [ids[: mask.sum()].tolist() for ids, mask in rows]
 
     def _forward(self, latents, timestep):
-        return torch.stack(
-            [
-                self._velocity(self.oracle, latents, ids, float(timestep), self.spec["fps"]).video
-                for ids in self.prompts
-            ]
-        )
-
-
-def _split_rows(layers: torch.nn.Module, linear: type, parts: int) -> None:
-    """Has linear layers multiply the rows of a sequence in the parts that several ranks hold.
-
-    Args:
-        layers: The generation layers, whose sequence is sharded.
-        linear: Class of the linear layers among their modules.
-        parts: Ranks; the sequence is zero-padded on the right to a multiple of them.
-    """
-
-    def split(whole):
-        def forward(x):
-            rows = x.shape[1]
-            padded = torch.nn.functional.pad(x, (0, 0, 0, -rows % parts))
-            products = [whole(part.contiguous()) for part in padded.chunk(parts, dim=1)]
-            return torch.cat(products, dim=1)[:, :rows].contiguous()
-
-        return forward
-
-    found = [module for module in layers.modules() if isinstance(module, linear)]
-    assert found, "no linear layer to split"
-    for module in found:
-        module.forward = split(module.forward)
+        given = (float(timestep), self.spec["fps"])
+        found = [self._velocity(self.oracle, latents, ids, *given) for ids in self.prompts]
+        return torch.stack([one.video for one in found])
 
 
 def _tensor_bytes(value) -> int:
@@ -298,11 +294,12 @@ def _tensor_bytes(value) -> int:
     return sum(_tensor_bytes(item) for item in value)
 
 
-def _digest(results: dict[str, torch.Tensor]) -> str:
+def _digest(results: dict[str, dict[str, torch.Tensor]]) -> str:
     digest = hashlib.sha256()
-    for name, tensor in sorted(results.items()):
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().numpy())
+    for case, tensors in sorted(results.items()):
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{case} {name}".encode())
+            digest.update(tensor.contiguous().numpy())
     return digest.hexdigest()
 
 
@@ -312,7 +309,10 @@ def _files_of(package: str) -> dict[str, dict[str, str]]:
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if path and (name == package or name.startswith(f"{package}.")):
-            files[name] = {"path": path, "sha256": file_digest(path)}
+            files[name] = {
+                "path": path,
+                "sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+            }
     return files
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import math
 import shutil
@@ -14,6 +13,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import fa4
 from patchset.report import Refusal, Report, note
 
 from . import features, memory, unfixed
@@ -30,8 +30,6 @@ from .layout import (
 )
 from .model import Model, find_model
 
-# What TensorRT-LLM asks for at the base of patches/.
-PINNED_FLASH_ATTN = "4.0.0b19"
 # Layouts named in the text; --json has all of them.
 SHOWN = 6
 # Above, layouts that work are not listed.
@@ -74,7 +72,7 @@ class Request:
 
     world_size: int | None = None
     gpus: tuple[str, ...] = ()
-    flash_attn: str = PINNED_FLASH_ATTN
+    flash_attn: str = fa4.PINNED
     prompt_tokens: tuple[int, ...] = ()
     video_rows: int | None = None
     max_sequence_length: int = MAX_SEQUENCE_LENGTH
@@ -101,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         request = Request(
             world_size=args.world_size,
             gpus=gpus,
-            flash_attn=args.flash_attn or _installed() or PINNED_FLASH_ATTN,
+            flash_attn=args.flash_attn or fa4.version() or fa4.PINNED,
             prompt_tokens=args.prompt_tokens or (),
             video_rows=_rows(args.video_rows, model),
             max_sequence_length=args.max_sequence_length,
@@ -445,7 +443,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--flash-attn",
         metavar="VERSION",
-        help=f"of flash-attn-4; default: the installed one, or the pin's {PINNED_FLASH_ATTN}",
+        help=f"of flash-attn-4; default: the installed one, or the pin's {fa4.PINNED}",
     )
     add(
         "--prompt-tokens",
@@ -533,10 +531,3 @@ def _seen_gpus() -> tuple[tuple[str, ...], int | None]:
     gpus = tuple(dict.fromkeys(f"sm{number}" for number, _ in numbers if number.isdecimal()))
     sizes = [int(size) << 20 for _, size in numbers if size.isdecimal()]
     return gpus, min(sizes, default=None)
-
-
-def _installed() -> str | None:
-    try:
-        return importlib.metadata.version("flash-attn-4")
-    except importlib.metadata.PackageNotFoundError:
-        return None

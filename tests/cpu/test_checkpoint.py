@@ -9,7 +9,7 @@ import torch
 from cosmos3_weights import UNUSED, weight_shapes
 from diffusers.models.transformers.transformer_cosmos3 import Cosmos3OmniTransformer
 from parity.checkpoint import CheckpointWeights, check_checkpoint, random_weights, read_config
-from parity.sizes import SIZES, check_heads, full_config
+from parity.sizes import SIZES, full_config
 from safetensors.torch import save_file
 
 NAME = "diffusion_pytorch_model"
@@ -120,10 +120,3 @@ def test_damaged_checkpoint_is_refused(tmp_path, small, damage, message):
     damage(tmp_path)
     with pytest.raises(ValueError, match=message):
         check_checkpoint(tmp_path, read_config(tmp_path))
-
-
-def test_ranks_that_do_not_divide_the_heads_are_refused_with_those_that_do():
-    with pytest.raises(ValueError, match="4 query heads and 2 key/value heads") as refusal:
-        check_heads({"num_attention_heads": 4, "num_key_value_heads": 2}, 8)
-    assert "Sizes that work: 1, 2." in str(refusal.value)
-    check_heads({"num_attention_heads": 16, "num_key_value_heads": 8}, 8)

@@ -1,35 +1,52 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the parity run changes about a model before it runs it."""
+"""One rank of the parity run: what it computes, and what it takes from the recorded latents."""
 
-import pytest
 import torch
-from parity.worker import _split_rows
-from support.model import ModelCase, build_host
-from support.tiers import REDUCTION_ORDER, assert_within
+from parity.worker import _evaluate
 
-from tensorrt_llm._torch.modules.linear import Linear
+STEPS = 4
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_split_rows_velocity_vs_whole(parts):
-    case = ModelCase(dtype=torch.float64, overrides=(("num_hidden_layers", 2),))
-    inputs = case.inputs()
-    expected = build_host(case).forward(**inputs).video
-    transformer = build_host(case)
-    seen = set()
-    for module in transformer.gen_layers.modules():
-        if isinstance(module, Linear):
-            module.register_forward_pre_hook(lambda module, args: seen.add(args[0].shape[1]))
-            whole = module.forward
-            module.forward = lambda x, whole=whole: (seen.add(x.shape[1]), whole(x))[1]
-    _split_rows(transformer.gen_layers, Linear, parts)
-    found = transformer.forward(**inputs).video
-    assert_within(found, expected, REDUCTION_ORDER[torch.float64], f"in {parts} parts")
-    # 27 rows, padded to a multiple of the parts.
-    assert seen == {27, -(-27 // parts)}
+class Model:
+    """Answers latents with half of them for both prompts, and counts."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, error: float = 0.0):
+        self.error = error
+        self.calls = 0
+
+    def forward(self, latents, timestep):
+        self.calls += 1
+        return (0.5 * latents * (1 + self.error)).expand(2, *latents.shape).clone()
 
 
-def test_split_rows_of_no_linear_layer_vs_refused():
-    with pytest.raises(AssertionError, match="no linear layer"):
-        _split_rows(torch.nn.ModuleList([torch.nn.Identity()]), Linear, 2)
+def evaluate(model, recorded=None, oracle=False):
+    spec = {"dtype": "float32", "guidance": 3.0, "oracle": oracle}
+    start = torch.randn(4, 1, 2, 3, generator=torch.Generator().manual_seed(0))
+    return _evaluate(model, spec, STEPS, {"latents": start}, recorded)
+
+
+def test_run_that_records_makes_one_forward_a_step():
+    model = Model()
+    results = evaluate(model)
+    assert model.calls == STEPS == len(results["velocity"]) == len(results["trajectory"]) - 1
+
+
+def test_run_that_is_bit_equal_does_not_answer_twice_vs_one_that_differs():
+    recorded = evaluate(Model())
+    equal, other = Model(), Model(error=1e-3)
+    results = evaluate(equal, recorded)
+    assert equal.calls == STEPS
+    assert torch.equal(results["trajectory"], recorded["trajectory"])
+    off = evaluate(other, recorded)
+    # Both start from the same latents.
+    assert other.calls == 2 * STEPS - 1
+    assert not torch.equal(off["trajectory"][-1], recorded["trajectory"][-1])
+
+
+def test_oracle_answers_the_first_step_alone():
+    model = Model()
+    results = evaluate(model, evaluate(Model()), oracle=True)
+    assert model.calls == 1 and list(results) == ["velocity"]

@@ -59,12 +59,20 @@ def test_prompts_file_takes_text_and_objects(tmp_path):
     assert json.loads(negative.text) == {"blur": ["all of it"]}
 
 
+@pytest.mark.parametrize("negative", ["", " ", {}])
+def test_empty_negative_prompt_is_the_chat_turn_alone(tmp_path, negative):
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({"positive": "A fox.", "negative": negative}))
+    prompt, other = load_prompts(path)
+    assert len(prompt.ids) == 10 < len(other.ids)
+    text = tokenizer().decode(list(prompt.ids[:-2]))
+    assert text == "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n"
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
         ('{"positive": "  ", "negative": "x"}', "positive prompt is empty"),
-        ('{"positive": "x", "negative": ""}', "negative prompt is empty"),
-        ('{"positive": "x", "negative": {}}', "negative prompt is empty"),
         ('{"positive": "x"}', r"lacks \['negative'\]"),
         ('{"positive": 3, "negative": "x"}', "positive prompt is of type int"),
         ('["x", "y"]', "holds a list"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from cosmos3_weights import UNUSED
-from parity import cli, driver, launch
+from parity import cli, launch, machine, plan, run
 from parity.checkpoint import random_weights
 from parity.sizes import SIZES, VOCABULARY, full_config
 from safetensors.torch import save_file
@@ -163,25 +163,25 @@ def test_interrupted_command_ends_its_ranks(report):
 
 
 def spec_of(tmp_path, name="fixed", **changes) -> dict:
-    """What the driver would start for one run, on a model that is made at once."""
-    settings = cli.prepare(cli.parse([*TINY, "--out", str(tmp_path / "report")]))
-    settings.config = full_config(SMALL)
-    (run,) = [run for run in driver.plan(settings) if run.name == name]
-    spec = {**driver._spec(run, settings, tmp_path), "recorded": None, "steps": 200, **changes}
+    """What would be started for one run, on a model that is made at once."""
+    made = plan.make_plan(cli.parser().parse_args(TINY))
+    made.settings["config"] = full_config(SMALL)
+    (found,) = [found for found in made.runs if found.name == name]
+    changes = {"recorded": None, "steps": {"video": 200}, **changes}
     ids = torch.arange(2 * 128).reshape(2, 128)
     mask = torch.ones_like(ids)
     mask[1, 7:] = 0
     latents = torch.randn(48, 1, 3, 5)
-    inputs = {"text_ids": ids, "text_mask": mask, "latents": latents}
+    inputs = {"video": {"text_ids": ids, "text_mask": mask, "latents": latents}}
     torch.save(inputs, tmp_path / "inputs.pt")
-    return spec
+    return {**run.spec(found, made, tmp_path), **changes}
 
 
 def test_rank_killed_among_peers_is_named_and_the_peers_are_ended(tmp_path):
     spec = spec_of(tmp_path)
     pids = {}
 
-    def kill_one_at_work(forwards, memory):
+    def kill_one_at_work(forwards):
         if forwards >= 1 and not pids:
             pids.update(ranks_of(os.getpid(), "run"))
             os.kill(pids[1], signal.SIGKILL)
@@ -236,7 +236,7 @@ def refused(tmp_path, monkeypatch, capsys):
     def start(*arguments):
         raise AssertionError("a process would have been started")
 
-    monkeypatch.setattr(driver, "launch", start)
+    monkeypatch.setattr(run, "launch", start)
 
     def check(*arguments) -> str:
         arguments = list(map(str, arguments))
@@ -259,6 +259,15 @@ def refused(tmp_path, monkeypatch, capsys):
     "arguments, parts",
     [
         (["--ranks", "3"], ["3", "1, 2, 4, 8"]),
+        (["--ranks", "2", "--layout", "tp=2"], ["--layout", "not allowed", "--ranks"]),
+        (["--layout", "tp=2,cp=2"], ["'cp=2'", "cfg=2, tp=N", "ulysses=N"]),
+        (["--layout", "tp=2,tp=2"], ["twice"]),
+        (["--layout", "attn2d=2"], ["'attn2d=2'", "ROWSxCOLUMNS"]),
+        (["--layout", "ulysses=16"], ["16 ranks", "8 at most"]),
+        (["--layout", "cfg=4"], ["cfg_size=4", "expected"]),
+        (["--layout", "ring=2,attn2d=1x2"], ["ring_size=2", "exclude each other"]),
+        (["--layout", "ring=2", "--backend", "VANILLA"], ["LSE", "FA4"]),
+        (["--config", "/nowhere.yaml"], ["/nowhere.yaml", "give a YAML file"]),
         (["--size", "huge"], ["huge", "tiny"]),
         (["--dtype", "int8"], ["int8", "float32"]),
         (["--backend", "CUTEDSL"], ["CUTEDSL", "VANILLA", "FA4"]),
@@ -290,9 +299,10 @@ def test_empty_prompt_is_refused(refused, tmp_path, text):
 
 
 def test_ranks_beyond_the_heads_are_refused(refused, checkpoint):
-    message = refused("--checkpoint", checkpoint, "--ranks", 8)
-    assert "--ranks 8 does not divide 4 query heads and 4 key/value heads" in message
-    assert "1, 2, 4" in message
+    for layout in (("--ranks", 8), ("--layout", "tp=2,ulysses=4")):
+        message = refused("--checkpoint", checkpoint, *layout)
+        assert "= 8 does not divide num_attention_heads=4, num_key_value_heads=4" in message
+        assert "[1, 2, 4]" in message
 
 
 def test_checkpoint_that_does_not_fit_is_refused(refused, checkpoint, tmp_path):
@@ -324,13 +334,14 @@ def test_more_ranks_than_gpus_are_refused(refused, monkeypatch, found, hint):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: found > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
     message = refused("--device", "cuda", "--ranks", 4)
-    assert "--ranks 4" in message and f"has {found}" in message and hint in message
+    assert "4 ranks" in message and f"has {found}" in message and hint in message
 
 
 def test_a_gpu_that_cannot_be_shared_is_refused(refused, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "--share-gpu needs a GPU" in refused("--share-gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert "leave it out" in refused("--share-gpu", "--device", "cpu")
     assert "NCCL" in refused("--share-gpu", "--trtllm-dir", tmp_path)
 
@@ -339,7 +350,7 @@ def test_ranks_on_a_shared_gpu_beyond_its_memory_are_refused(refused, monkeypatc
     class Gpu:
         total_memory = 100 << 30
 
-    monkeypatch.setattr(cli, "_device", lambda settings: "cuda")
+    monkeypatch.setattr(plan, "_device", lambda args, sizes: "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Gpu)
     options = ("--size", "nano", "--dtype", "bfloat16", "--ranks", 4, "--share-gpu")
     message = refused(*options)
@@ -347,7 +358,7 @@ def test_ranks_on_a_shared_gpu_beyond_its_memory_are_refused(refused, monkeypatc
 
 
 def test_ranks_beyond_the_memory_are_refused(refused, monkeypatch):
-    monkeypatch.setattr(cli, "available_memory", lambda: 2 << 30)
+    monkeypatch.setattr(machine, "available_memory", lambda: 2 << 30)
     message = refused("--device", "cpu", "--ranks", 8)
     assert "8 ranks" in message and "2.0 GiB are there" in message and "fewer --ranks" in message
 
@@ -356,8 +367,8 @@ def test_ranks_beyond_the_memory_are_refused(refused, monkeypatch):
     "dtype, part", [("float32", "--dtype bfloat16"), ("bfloat16", "flash-attn-4==")]
 )
 def test_fa4_that_cannot_run_on_a_gpu_is_refused(refused, monkeypatch, dtype, part):
-    monkeypatch.setattr(cli, "_device", lambda settings: "cuda")
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(plan, "_device", lambda args, sizes: "cuda")
+    monkeypatch.setattr(plan.fa4, "problem", lambda: "it is not there; install flash-attn-4==1")
     message = refused("--backend", "FA4", "--dtype", dtype)
     assert part in message and "--backend VANILLA" in message
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fa4
 import pytest
 import torch
 from hostpath import ROOT
@@ -15,8 +16,8 @@ from support.serving import Serving
 
 def require(backend: str) -> None:
     """Skips the test where the backend's kernels are not installed."""
-    if backend == "FA4":
-        pytest.importorskip("cutlass", reason="flash-attn-4 is not installed")
+    if backend == "FA4" and fa4.problem():
+        pytest.skip(fa4.problem())
 
 
 def serve(backend: str, **options) -> Serving:
