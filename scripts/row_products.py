@@ -47,12 +47,17 @@ def set_invariant() -> None:
         ) from error
 
 
+def set_default() -> None:
+    """Has this process multiply as torch does by itself."""
+    torch.backends.cuda.preferred_blas_library("default")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+
+
 @contextmanager
 def products(ours: bool, device: str) -> Iterator[None]:
     """Within it, set_invariant()'s matrix products or torch's own; ours again behind it."""
     if device == "cuda" and not ours:
-        torch.backends.cuda.preferred_blas_library("default")
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+        set_default()
     elif device == "cuda":
         set_invariant()
     yield

@@ -53,8 +53,10 @@ def _step_limits(record: Record) -> Iterator[tuple[str, float, float]]:
         pairs = [("ours", "loop", 0.8)]
     if "graph" in record["step"]:
         pairs += [("graph", "ours", 0.8), ("graph", "loop", 0.6)]
+    if "row-invariant" in record["step"]:
+        pairs += [("row-invariant", "ours", 1.02)]
     for ours, other, limit in pairs:
-        name = f"vs-{other}" if ours == "ours" else f"graph-vs-{other}"
+        name = f"vs-{other}" if ours == "ours" else f"{ours}-vs-{other}"
         yield name, _ratio(record["step"], ours, other), limit
     if "peak_bytes" in record and record["size"] == "nano":
         peaks = record["peak_bytes"]
@@ -164,12 +166,12 @@ def _step_tables(records) -> Iterator[dict[str, Any]]:
     rows = [
         [
             *_case(r),
-            *(spread(r["step"], v) for v in (*variants, "graph")),
+            *(spread(r["step"], v) for v in (*variants, "row-invariant", "graph")),
             number(r["matrix_products_ms"]) if "matrix_products_ms" in r else "-",
         ]
         for r in records
     ]
-    columns = [*KEY, *variants, "graph", "linear layers"]
+    columns = [*KEY, *variants, "row-invariant", "graph", "linear layers"]
     title = "One denoising step under Ulysses, ms, median [quartiles]"
     yield {"title": title, "columns": columns, "rows": rows}
     rows = []

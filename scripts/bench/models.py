@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 # Latent (T, H, W) of 2 x 2 patches: 37440 rows are 93 frames of 480p, 1024 a square image.
-VIDEOS = {37440: (24, 60, 104), 1024: (1, 64, 64), 16: (1, 8, 8)}
+VIDEOS = {37440: (24, 60, 104), 1024: (1, 64, 64), 256: (1, 32, 32), 16: (1, 8, 8)}
 # Tokens of the negative and the positive prompt.
 LENGTHS = (30, 700)
 

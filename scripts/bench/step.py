@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import row_products
 import torch
 import torch.distributed as dist
 
@@ -12,6 +13,8 @@ from .ranks import counted_bytes, on_ranks, together_ms
 from .timing import in_turn, summary
 
 VARIANTS = ("unfixed", "loop", "ours")
+# Ours with matrix products that do not depend on the number of rows.
+INVARIANT = "row-invariant"
 # Longer sequences are not bound by launches.
 GRAPH_ROWS = 4096
 
@@ -45,6 +48,7 @@ def _measure(rank, ranks, device, case):
     }
     variants = VARIANTS
     if device.type == "cuda":
+        variants += (INVARIANT,)
         record["matrix_products_ms"] = _matrix_products_ms(models)
     if case["video_rows"] <= GRAPH_ROWS:
         replayed = models.step("graph", 0).clone()
@@ -52,9 +56,12 @@ def _measure(rank, ranks, device, case):
         variants += ("graph",)
     samples = {variant: [] for variant in variants}
     for variant, repeat in in_turn(variants, case["repeats"]):
-        samples[variant].append(
-            together_ms(lambda v=variant, n=repeat: models.step(v, n), device)
-        )  # fmt: skip
+        name = "ours" if variant == INVARIANT else variant
+        if variant == INVARIANT:
+            row_products.set_invariant()
+        samples[variant].append(together_ms(lambda v=name, n=repeat: models.step(v, n), device))
+        if variant == INVARIANT:
+            row_products.set_default()
     record["step"] = {variant: summary(values) for variant, values in samples.items()}
     record["layer"] = _layer(models, case, device)
     # NCCL waits for ever to end a communicator that a living graph still uses.

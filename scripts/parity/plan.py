@@ -148,6 +148,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         "exchange": "NCCL" if device == "cuda" and not args.share_gpu else "gloo",
         "row_invariant": args.dtype == "bfloat16" and device == "cuda" and not args.default_matmul,
         "checkout": checkout is not None,
+        "padding_bug": checkout is None or checkout["padding_bug"],
         "text_row_bytes": _text_row_bytes(config, sizes, args.dtype),
     }
     runs = plan_runs(sizes, args.dtype, backend, oracle=not args.no_oracle)

@@ -54,6 +54,7 @@ class Checkout:
         fixed: Where the fixed side comes from, for people.
         stages: "unfixed" and "fixed" -> the folder to put on the import path.
         digests: "unfixed" and "fixed" -> path -> sha256 of each staged file.
+        padding_bug: Whether the unfixed side attends to padding; newer bases do not.
     """
 
     folder: Path
@@ -62,6 +63,7 @@ class Checkout:
     fixed: str
     stages: dict[str, Path]
     digests: dict[str, dict[str, str]] = field(default_factory=dict)
+    padding_bug: bool = True
 
     def facts(self) -> dict:
         """Returns what a report says about it."""
@@ -80,6 +82,7 @@ class Checkout:
             "commit": self.commit,
             "unfixed": self.unfixed,
             "fixed": self.fixed,
+            "padding_bug": self.padding_bug,
             "files": {"both": both, **changed},
         }
 
@@ -105,7 +108,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
             "leave the option out to run on the embedded host."
         )
     try:
-        commit, described, read = _sides(folder.resolve(), project, what)
+        commit, described, read, base = _sides(folder.resolve(), project, what)
     except (Misfit, Refusal, PatchError) as error:
         raise ValueError(f"{what}: {error}") from error
     files: dict[str, dict[str, bytes]] = {}
@@ -123,7 +126,9 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
         for side, found in files.items()
     }
     stages = _stage(files, digests, build or project.build)
-    return Checkout(folder.resolve(), commit, *described, stages, digests)
+    # A series of a base without the bug has nothing to fix.
+    padding_bug = "fixes" in base.facts
+    return Checkout(folder.resolve(), commit, *described, stages, digests, padding_bug)
 
 
 def require_alone() -> None:
@@ -143,8 +148,8 @@ def require_alone() -> None:
 
 def _sides(
     folder: Path, project: Project, what: str
-) -> tuple[str | None, tuple[str, str], dict[str, Read]]:
-    """Returns the commit, where each side comes from, for people, and how to read it."""
+) -> tuple[str | None, tuple[str, str], dict[str, Read], Base]:
+    """Returns the commit, where each side comes from, for people, how to read it, and the base."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     top = _git(folder, "rev-parse", "--show-toplevel")
     head = commit.decode().strip() if commit else None
@@ -167,7 +172,7 @@ def _sides(
             )
         said = f"the checkout's commit {below[:12]}, below the patches; {found.said}"
         sides = {"unfixed": functools.partial(_committed, folder, below), "fixed": tree}
-        return head, (said, _applied_text(folder)), sides
+        return head, (said, _applied_text(folder)), sides, found.base
     try:
         found = recognise(project, text, "its transformer")
         patches = found.base.require_patches()
@@ -181,7 +186,7 @@ def _sides(
         f"the checkout's files, {found.said}",
         f"a copy of the unfixed side with its {len(patches)} patches applied",
     )
-    return head, said, {"unfixed": tree, "fixed": fixed}
+    return head, said, {"unfixed": tree, "fixed": fixed}, found.base
 
 
 def _reader(root: Path) -> Read:

@@ -105,8 +105,8 @@ class Serving:
         )
 
         runner = CUDAGraphRunner(CUDAGraphRunnerConfig(use_cuda_graph=True))
-        if self.device.type == "cpu":
-            # There is no free memory of a GPU to take a share of.
+        if self.device.type == "cpu" and hasattr(self.transformer, "graph_inputs"):
+            # There is no free memory of a GPU to take a share of. An unpatched side has none.
             self.transformer.graph_inputs.max_bytes = 1 << 30
         self.transformer.register_cuda_graph_extra_key_fns(runner)
         self.transformer.forward = runner.wrap(self.transformer.forward)

@@ -9,3 +9,7 @@ class BaseSparseAttentionConfig:
 
 class SkipSoftmaxAttentionConfig(BaseSparseAttentionConfig):
     """Settings of one kind of sparse attention, by name only."""
+
+
+class SolAttentionConfig:
+    """A type that upper layers test for; the stand-ins never make one."""

@@ -30,6 +30,7 @@ class GatedMLP(nn.Module):
         config=None,
         layer_idx: int | None = None,
         reduce_output: bool = True,
+        split_gate_up: bool = False,
     ) -> None:
         """Make the two layers.
 
@@ -42,7 +43,10 @@ class GatedMLP(nn.Module):
             config: a model configuration with ``mapping``.
             layer_idx: for messages only.
             reduce_output: whether the tensor-parallel ranks sum their parts.
+            split_gate_up: must be False; for static FP8, which is not here.
         """
+        if split_gate_up:
+            raise ValueError("split_gate_up=True is for static FP8, which the stand-ins lack")
         super().__init__()
         self.activation = activation
         mapping = config.mapping if config is not None else None
@@ -67,6 +71,9 @@ class GatedMLP(nn.Module):
             reduce_output=reduce_output,
             skip_create_weights_in_init=skip,
         )
+
+    def post_load_weights(self) -> None:
+        """Nothing is left to do after loading."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the MLP to [..., hidden_size]."""

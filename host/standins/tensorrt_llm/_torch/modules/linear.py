@@ -206,3 +206,11 @@ class Linear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         y = self.all_reduce(F.linear(x, self.weight))
         return y if self.bias is None else y + self.bias
+
+
+class FP8QDQLinearMethod:
+    """A type that upper layers test for; the stand-ins never make one."""
+
+
+class W8A16FP8LinearMethod:
+    """A type that upper layers test for; the stand-ins never make one."""
