@@ -16,7 +16,6 @@ from own_version import VERSION
 from support.synthetic import FILE, ROOT, git, statuses, write
 
 TRANSFORMER = FILE[: -len(".py")].replace("/", ".")
-RELEASE = "1.3.0rc26"
 SWITCH = "COSMOS3_TEXT_KV_OVERLAY"
 ROWS = "COSMOS3_ROW_INVARIANT"
 # What a script prints of the module that it got: the patched one, or the installed one.
@@ -47,7 +46,8 @@ class Installed:
         self.package = self.site / "tensorrt_llm"
         for depth in range(1, FILE.count("/") + 1):
             write(self.site.joinpath(*FILE.split("/")[:depth], "__init__.py"), "")
-        write(self.package / "version.py", f'__version__ = "{RELEASE}"\n')
+        self.release = world.base.versions[-1]
+        write(self.package / "version.py", f'__version__ = "{self.release}"\n')
         self.file = self.site / FILE
         write(self.file, git(world.origin, "show", f"{world.pin}:{FILE}") + "\n")
         self.out = folder / "out"
@@ -167,8 +167,8 @@ def test_overlay_on_replaces_and_says_in_one_line(made):
     assert done.stdout.split("\n")[:2] == ["overlay", "patched [1]"]
     (line,) = said(done)
     digest = before[made.file][:12]
-    assert line.startswith(f"cosmos3-text-kv {VERSION} active for tensorrt_llm {RELEASE} in ")
-    assert f"base pin, digest {digest} -> " in line
+    assert line.startswith(f"cosmos3-text-kv {VERSION} active for tensorrt_llm {made.release} in ")
+    assert f"base {made.world.base_name}, digest {digest} -> " in line
     assert made.digests() == before
 
 
@@ -400,8 +400,8 @@ def test_overlay_no_package_refused(sample, tmp_path):
 
 def test_overlay_metadata_version_counts(installed):
     (installed.package / "version.py").unlink()
-    meta = installed.site / f"tensorrt_llm-{RELEASE}.dist-info" / "METADATA"
-    write(meta, f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {RELEASE}\n")
+    meta = installed.site / f"tensorrt_llm-{installed.release}.dist-info" / "METADATA"
+    write(meta, f"Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: {installed.release}\n")
     assert installed.make().returncode == 0
     assert installed.run("print(probe())").stdout == "overlay\n"
 

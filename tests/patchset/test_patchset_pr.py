@@ -263,7 +263,7 @@ def test_check_pr_title_fails(prepared):
 @pytest.mark.parametrize("typed", ["1.5 ms", "3%", "2x", "at 0.8", "5e-6", "24 GiB"])
 def test_pr_typed_number_fails(ready, typed):
     path = ready[0].base.folder / "cover-fix.md"
-    path.write_text(path.read_text().replace("Times\nare", f"It costs {typed}. Times\nare"))
+    path.write_text(path.read_text().replace("**Cost.** ", f"**Cost.** It is {typed}. "))
     assert typed in path.read_text()
     done = prepare(ready)
     assert done.returncode == 1 and statuses(done.stdout)["pr/cover-numbers"] == "FAIL"

@@ -276,8 +276,9 @@ def write_base(
     if not path.exists():
         text = (ROOT / "UPSTREAM").read_text(encoding="utf-8")
         write(path, re.sub(r"(?ms)^\[(base\.|releases).*?(?=^\[(?!base|releases))", "", text))
-    if name == "pin":
-        write(path, f'{path.read_text()}\n[releases]\n"1.3.0rc26" = "pin"\n')
+    release = {"pin": "1.3.0rc26", "main": "1.4.0rc1"}.get(name)
+    if release:
+        write(path, f'{path.read_text()}\n[releases]\n"{release}" = "{name}"\n')
     known = known or [(a - 1, b + 1) for a, b in marks.values()]
     numbers = sorted({n for a, b in known for n in range(a, b + 1)})
     rows = [f"{n}\t{line_hash(lines[n - 1])}\n" for n in numbers]
