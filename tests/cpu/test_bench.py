@@ -85,7 +85,7 @@ def test_request_limits_vs_ranks_and_rows(ranks, rows):
     [
         (["--parts", "steps"], "expected some of attention,step,request"),
         (["--repeats", "1"], "at least 2"),
-        (["--parts", "step", "--video-rows", "4096"], "expected some of 37440,1024,16"),
+        (["--parts", "step", "--video-rows", "4096"], "expected some of 37440,1024,256,16"),
     ],
 )
 def test_bench_misuse_vs_usage_error(options, said, capsys):

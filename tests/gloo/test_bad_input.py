@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.cases import Layout
 from support.checks import host
 from support.model import ModelCase
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.gloo
 SECONDS = 20.0
 
 
-# Ranks wait for each other's models too: the less there is to make, the closer they raise.
+# A small model: what takes time here is only to be there.
 LAYERS = (("num_hidden_layers", 1),)
 
 
@@ -38,9 +39,17 @@ def _logic_model_backend(rank, layout, backend):
     host(ModelCase(layout=layout, backend=backend), rank)
 
 
-def _forward(rank, layout, **changes):
+def _model(rank, layout):
+    """A case and its model, once every rank has one: a slow rank is none that was left waiting."""
     case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
-    host(case, rank).forward(**(case.inputs() | changes))
+    transformer = host(case, rank)
+    dist.barrier()
+    return case, transformer
+
+
+def _forward(rank, layout, **changes):
+    case, transformer = _model(rank, layout)
+    transformer.forward(**(case.inputs() | changes))
 
 
 def _logic_mask(rank, layout, name):
@@ -69,16 +78,14 @@ def _logic_latents_of_another_dtype(rank, layout):
 
 def _logic_cache_without_lengths(rank, layout):
     """Code that cut the cache by itself left a list of pairs."""
-    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
-    transformer = host(case, rank)
+    case, transformer = _model(rank, layout)
     transformer.forward(**case.inputs())
     transformer.cached_kv = list(transformer.cached_kv)
     transformer.forward(**case.inputs())
 
 
 def _logic_cache_of_another_dtype(rank, layout):
-    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
-    transformer = host(case, rank)
+    case, transformer = _model(rank, layout)
     transformer.forward(**case.inputs())
     transformer.cached_kv.data = transformer.cached_kv.data.double()
     transformer.forward(**case.inputs())
@@ -86,8 +93,7 @@ def _logic_cache_of_another_dtype(rank, layout):
 
 def _logic_cache_of_another_batch(rank, layout):
     """The prompts changed and nobody called reset_cache()."""
-    case = ModelCase(layout=layout, backend=_backend(layout), overrides=LAYERS)
-    transformer = host(case, rank)
+    case, transformer = _model(rank, layout)
     transformer.forward(**case.inputs())
     transformer.forward(**dataclasses.replace(case, lengths=(7, 19, 3)).inputs())
 

@@ -56,7 +56,7 @@ def make(folder: Path) -> World:
     lines = split_lines(text)
     default = next(n for n, line in enumerate(lines, 1) if PINNED_DEFAULT in line)
     marks = {"imports": (n := _first_import(lines), n), "default": (default, default)}
-    write_base(root, "pin", pin, lines, marks)
+    write_base(root, "pin", pin, lines, marks, fixes="#18687")
     write(root / "overlay" / NEW, _module())
     cover(root, "pin", "fix")
     work = folder / "work"
