@@ -43,7 +43,8 @@ def parity(folder: Path) -> str:
             [
                 f"`results/{path.name}`",
                 result["device"],
-                *(settings[name] for name in ("size", "dtype", "backend", "ranks")),
+                *(settings[name] for name in ("size", "dtype", "backend")),
+                _layout(settings),
                 result["machine"]["processes"],
                 settings["video_rows"],
                 worst("fixed-vs-one/"),
@@ -54,12 +55,21 @@ def parity(folder: Path) -> str:
             ]
         )
     columns = [
-        "file", "device", "model", "dtype", "backend", "ranks", "over", "rows",
+        "file", "device", "model", "dtype", "backend", "layout", "over", "rows",
         "fixed, from one rank", "one rank, from exact", "fixed, from exact",
         "unfixed, from one rank", "checks",
     ]  # fmt: skip
     title = "Relative L2 distance of velocities, of the worse prompt"
     return _table({"title": title, "columns": columns, "rows": rows})
+
+
+def _layout(settings: dict) -> str:
+    """Returns the axes of a layout as `make parity` takes them; one rank has none."""
+    sizes = dict(settings["layout"])
+    mesh = [sizes.pop(f"attn2d_{side}_size", 1) for side in ("row", "col")]
+    axes = [f"{axis.removesuffix('_size')}={size}" for axis, size in sizes.items()]
+    axes += ["attn2d={}x{}".format(*mesh)] if max(mesh) > 1 else []
+    return ",".join(axes) or "one rank"
 
 
 def performance(folder: Path) -> str:

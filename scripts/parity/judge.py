@@ -219,13 +219,14 @@ class _Case:
         if settings["dtype"] != "bfloat16":
             reason = f"{'; '.join(reasons)}; " if reasons else ""
             return lambda part: self.forward_limit(), f"{reason}the order of summation"
-        if settings["device"] == "cuda" and not reasons:
-            if not settings["row_invariant"]:
+        on_cpu = settings["device"] == "cpu"
+        if not reasons:
+            if not (on_cpu or settings["row_invariant"]):
                 reasons.append("torch's default matrix products round by their number of rows")
             uneven = self.reports["one"][0]["uneven"]
             if uneven:
                 reasons.append(f"here these round by their number of rows: {', '.join(uneven)}")
-        elif settings["device"] == "cpu" and not reasons:
+        if on_cpu and not reasons:
             return lambda part: self.forward_limit(), "a rounding flipped in a thousand values"
         if not reasons:
             return lambda part: 0.0, "to the last bit"

@@ -98,10 +98,11 @@ def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
 
 def _probe(run_: Run, plan: Plan) -> list[tuple[int, int, int, int]]:
     """Returns what row_products.uneven() looks at: all rows that some rank has a part of."""
-    layout = plan.settings["layout"]
-    if run_.name != "one" or not plan.settings["row_invariant"]:
+    settings = plan.settings
+    by_default = settings["device"] == "cuda" and not settings["row_invariant"]
+    if run_.name != "one" or settings["dtype"] != "bfloat16" or by_default:
         return []
-    ulysses, branches = (layout.get(axis, 1) for axis in ("ulysses_size", "cfg_size"))
+    ulysses, branches = (settings["layout"].get(axis, 1) for axis in ("ulysses_size", "cfg_size"))
     found = [(2, case.rows, ulysses, branches) for case in plan.cases]
     if branches > 1:
         # The text is whole on every rank, but of one prompt.

@@ -230,11 +230,13 @@ def _fixed_run(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _products(record: dict[str, Any]) -> str:
-    found = record.get("matrix_products")
-    if not found or not found["settings"]:
-        return "torch's defaults"
-    uneven = f"; these still depend on it: {', '.join(found['uneven'])}" if found["uneven"] else ""
-    return f"independent of the number of rows, by {' and '.join(found['settings'])}{uneven}"
+    found = record.get("matrix_products") or {"settings": [], "uneven": []}
+    text = "torch's defaults"
+    if found["settings"]:
+        text = f"independent of the number of rows, by {' and '.join(found['settings'])}"
+    if found["uneven"]:
+        text += f"; these depend on the number of rows: {', '.join(found['uneven'])}"
+    return text
 
 
 def _checkout_rows(record: dict[str, Any]) -> list[tuple[str, str]]:

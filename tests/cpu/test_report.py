@@ -16,6 +16,7 @@ from parity.judge import at_most, judge, line, per_part, relative, skip
 from parity.pictures import Palette, difference, draw, log_levels
 from parity.plan import make_plan
 from parity.record import describe
+from parity.run import spec
 from parity.show import REPORT_FILES, headline, markdown, replace_folder, write_report
 from support.report_page import check_report
 
@@ -161,10 +162,27 @@ def test_bfloat16_on_gpus_is_held_to_the_last_bit(layout, error, status):
 
 
 @pytest.mark.parametrize(
+    "dtype, settings, run",
+    [
+        ("bfloat16", GPU, "one"),
+        ("bfloat16", GPU | {"row_invariant": False}, None),
+        ("bfloat16", {}, "one"),
+        ("float32", {}, None),
+    ],
+)
+def test_probe_looks_at_all_rows_of_bfloat16(dtype, settings, run, tmp_path):
+    plan = plan_of("--dtype", dtype, **settings)
+    probes = {run.name: spec(run, plan, tmp_path)["probe"] for run in plan.runs}
+    found = {name: [request[1] for request in probe] for name, probe in probes.items() if probe}
+    assert found == ({run: [case.rows for case in plan.cases]} if run else {})
+
+
+@pytest.mark.parametrize(
     "options, settings, uneven, reason",
     [
         ((), {"row_invariant": False}, (), "torch's default matrix products"),
         ((), {}, ["qkv 8x4 at 256 rows"], "qkv 8x4 at 256 rows"),
+        ((), {"device": "cpu", "row_invariant": False}, ["out 8x4 at 9 rows"], "out 8x4 at 9 rows"),
         (("--layout", "tp=2"), {}, (), "tensor parallelism"),
         (("--layout", "tp=2,ulysses=2"), {}, (), "tensor parallelism"),
         (("--layout", "ring=2"), {}, (), "a ring combines partial softmaxes"),
@@ -383,7 +401,7 @@ def test_report_is_a_result_file_that_the_pull_request_takes(tmp_path):
     [
         ({"row_invariant": False}, [], "torch&#x27;s defaults"),
         ({}, [], "independent of the number of rows, by torch.backends"),
-        ({}, ["qkv 8x4 at 16 rows"], "these still depend on it: qkv 8x4 at 16 rows"),
+        ({}, ["qkv 8x4 at 16 rows"], "these depend on the number of rows: qkv 8x4 at 16 rows"),
     ],
 )
 def test_report_says_which_matrix_products_were_used(tmp_path, settings, uneven, said):

@@ -69,12 +69,13 @@ def test_readme_shows_the_worst_of_a_parity_result(tmp_path):
         for part, status, measured in (("a", "PASS", 1e-6), ("b", "FAIL", 3e-4), ("c", "PASS", 0.0))
     ]
     checks.append({"name": "fixed-vs-oracle/a", "status": "SKIP", "measured": None})
-    settings = dict.fromkeys(("size", "dtype", "backend", "ranks", "video_rows"), "s")
+    settings = dict.fromkeys(("size", "dtype", "backend", "video_rows"), "s")
+    settings["layout"] = {"tp_size": 2, "attn2d_col_size": 2}
     machine = {"processes": "gloo"}
     result = {"device": "d", "machine": machine, "settings": settings, "checks": checks}
     (tmp_path / "parity-x.json").write_text(readme.json.dumps(result))
     text = readme.parity(tmp_path)
-    assert "| gloo | s | 0.0003 | - | - | - | 1 FAIL, 2 PASS, 1 SKIP |" in text
+    assert "| tp=2,attn2d=1x2 | gloo | s | 0.0003 | - | - | - | 1 FAIL, 2 PASS, 1 SKIP |" in text
 
 
 def test_readme_targets_and_files_vs_tree():
