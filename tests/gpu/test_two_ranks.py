@@ -80,6 +80,21 @@ def test_graph_with_nccl_inside_over_prompts_and_branches_vs_eager(backend):
     assert found["equal"] == [True] * 6 and found["graphs"] == 1, found
 
 
+def _repeat(rank, world_size, device, case):
+    """How many of 100 requests equal the first, and whether another prompt's does."""
+    mapping = VisualGenMapping(world_size=world_size, rank=rank, **case["layout"])
+    serving = serve("FA4", mapping=mapping)
+    first = serving.eager(serving.request((30, 700)))
+    equal = sum(torch.equal(serving.eager(serving.request((30, 700))), first) for _ in range(100))
+    return equal, torch.equal(serving.eager(serving.request((31, 700))), first)
+
+
+@pytest.mark.parametrize("axis", ["ulysses_size", "tp_size", "attn2d_col_size", "ring_size"])
+def test_requests_repeat_bitwise(axis):
+    require("FA4")
+    assert on_ranks(_repeat, 2, {"device": "cuda", "layout": {axis: 2}}) == (100, False)
+
+
 def _fail(rank, world_size, device, case):
     mapping = VisualGenMapping(world_size=world_size, rank=rank, ulysses_size=world_size)
     serving = serve("VANILLA", mapping=mapping)
