@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from parity.plan import bucket_rows
+from parity.plan import bucket_rows, observed_runs
 
 SAMPLES = ("negative", "positive")
 PARTS = ("batch", *SAMPLES)
@@ -62,7 +62,7 @@ def judge(results: dict[str, Any], settings: dict[str, Any]) -> tuple[list[Check
         judged.compare()
         checks += [{**check, "name": prefix + check["name"]} for check in judged.checks]
         errors |= {prefix + key: value for key, value in judged.errors.items()}
-    return checks, errors
+    return checks + _observed(results, settings), errors
 
 
 def line(check: Check) -> str:
@@ -152,6 +152,56 @@ def _ranks_agree(results, settings) -> Check:
     return at_most(
         "ranks-agree", float(different), 0.0, "ranks whose results differ from rank 0's by a bit"
     )
+
+
+def _observed(results, settings) -> list[Check]:
+    """What a step launches and reads back, and what replayed graphs answer, before and after."""
+    names = observed_runs(settings)
+    old, new = (
+        [report["observed"] for report in results[names[side]]["reports"]]
+        for side in ("unfixed", "fixed")
+    )
+    layout, lengths = settings["layout"], settings["cases"][-1]["prompts"]
+
+    def most(reports, key):
+        return float(max(report[key] for report in reports))
+
+    note = "times that a step after the first waits for a value of the device"
+    checks = [at_most("host-reads", most(new, "host_reads"), 0.0, note)]
+    if settings["padding_bug"]:
+        note += ", unfixed: no graph is captured there, so none is stale"
+        checks.append(above("host-reads-unfixed", most(old, "host_reads"), 0.0, note))
+    else:
+        checks.append(at_most("host-reads-unfixed", most(old, "host_reads"), 0.0, note))
+    launches, note = most(new, "launches"), "launches of an attention kernel in a step, each layer"
+    if launches:
+        blocks = float(layout.get("ring_size", 1))
+        checks.append(at_most("launches-per-layer", launches, blocks, note))
+    else:
+        checks.append(skip("launches-per-layer", "none of the kernels that are counted was called"))
+    split = any(axis.startswith(("ring", "attn2d", "ulysses")) for axis in layout)
+    alike = len(set(lengths.values())) == 1 or "cfg_size" in layout
+    if launches and not alike and not (split and settings["padding_bug"]):
+        note += ", unfixed: one for each sample, since lengths differ"
+        checks.append(above("launches-per-layer-unfixed", most(old, "launches"), 1.0, note))
+    for what, note in (("prompts", "other prompts"), ("controls", "other control latents")):
+        if not settings["padding_bug"]:
+            checks.append(_replayed(f"stale-replay-seen/{what}", old, what, note, settings))
+        checks.append(_replayed(f"stale-replay/{what}", new, what, note, settings))
+    return checks
+
+
+def _replayed(name, reports, what, note, settings) -> Check:
+    refused = next((report["refused"] for report in reports if report["refused"]), "")
+    if refused and settings["device"] == "cuda" and settings["exchange"] == "gloo":
+        return skip(name, refused)
+    note = refused or f"a graph replayed with {note}, against the eager forward"
+    seen = "-seen/" in name
+    if refused:
+        # Neither is a bug seen nor a fix shown.
+        return above(name, 0.0, SEEN_LIMIT, note) if seen else at_most(name, math.inf, 0.0, note)
+    worst = max(report["replay"][what] for report in reports)
+    return above(name, worst, SEEN_LIMIT, note) if seen else at_most(name, worst, 0.0, note)
 
 
 ONE_RANK = "--ranks 1: there is no run on several ranks"

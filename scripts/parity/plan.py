@@ -181,6 +181,15 @@ def plan_runs(sizes: Sizes, dtype: str, backend: str, oracle: bool) -> list[Run]
     return runs
 
 
+def observed_runs(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns "unfixed" and "fixed" -> the run whose steps and graphs are looked at."""
+    several = settings["ranks"] > 1
+    return {
+        "unfixed": "unfixed" if several else "unfixed-one",
+        "fixed": "fixed" if several else "one",
+    }
+
+
 def parse_layout(text: str) -> Sizes:
     """Reads a text such as "attn2d=1x2,ulysses=2".
 

@@ -107,6 +107,7 @@ def _run_facts(run: Run, plan: Plan, result: dict[str, Any]) -> dict[str, Any]:
         "device_peak_bytes": [report["device_peak_bytes"] for report in reports],
         "peak_bytes": result["peak_bytes"],
         "seconds": result["seconds"],
+        "observed": [report["observed"] for report in reports],
     }
 
 

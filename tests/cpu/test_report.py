@@ -23,6 +23,13 @@ from support.report_page import check_report
 STEPS = 3
 SHAPE = (48, 3, 9, 14)
 PARTS = ("batch", "negative", "positive")
+OBSERVED = {
+    "fixed": {"launches": 1.0, "host_reads": 0, "replay": {"prompts": 0.0, "controls": 0.0}},
+    "loop": {"launches": 2.0, "host_reads": 0, "replay": {"prompts": 0.4, "controls": 0.9}},
+    "padded": {"launches": 1.0, "host_reads": 2, "replay": None},
+}
+for seen in OBSERVED.values():
+    seen["refused"] = "" if seen["replay"] else "2 host reads a step"
 GPU = {"device": "cuda", "row_invariant": True}
 
 
@@ -60,7 +67,10 @@ def results_of(plan, fixed=1e-7, unfixed=0.3, oracle=5e-7, digest="a", uneven=()
             "text_bytes": dict.fromkeys(names, 1000),
             "device_peak_bytes": None,
             "uneven": list(uneven),
+            "observed": OBSERVED["fixed"],
         }
+        if run.name.startswith("unfixed"):
+            report["observed"] = OBSERVED["padded" if plan.settings["padding_bug"] else "loop"]
         results[run.name] = {
             "cases": {},
             "reports": [json.loads(json.dumps(report)) for _ in range(run.ranks)],

@@ -24,6 +24,12 @@ HOST_READS = (
 )
 
 
+def reads_host(operator: Callable, args: tuple) -> bool:
+    """Whether an operator needs values on the host: one of HOST_READS, or an index by a mask."""
+    masks = (getattr(x, "dtype", None) is torch.bool for x in tree_leaves(args[1:]))
+    return operator in HOST_READS or (operator is aten.index.Tensor and any(masks))
+
+
 def _refuse(*args) -> None:
     raise RuntimeError("a host read in a captured function: a graph cannot replay it")
 
@@ -52,15 +58,16 @@ class RecordedGraph:
         self.calls.clear()
 
 
-class _Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
+    """Records the operators that run into a graph."""
+
     def __init__(self, graph: RecordedGraph) -> None:
         super().__init__()
         self.graph = graph
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        masks = [x for x in tree_leaves(args[1:]) if getattr(x, "dtype", None) is torch.bool]
-        if operator in HOST_READS or (operator is torch.ops.aten.index.Tensor and masks):
+        if reads_host(operator, args):
             _refuse()
         result = operator(*args, **kwargs)
         self.graph.calls.append((operator, args, kwargs, _tensors(result)))
@@ -81,7 +88,7 @@ def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
         stack.enter_context(mock.patch("torch.cuda.is_current_stream_capturing", lambda: True))
         for name in ("tolist", "numpy"):  # These are no operators.
             stack.enter_context(mock.patch.object(torch.Tensor, name, _refuse))
-        stack.enter_context(_Recorder(graph))
+        stack.enter_context(Recorder(graph))
         return graph, fn(*args, **kwargs)
 
 
