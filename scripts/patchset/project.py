@@ -169,10 +169,15 @@ class Base:
         return self.project.file
 
     @property
+    def padding_bug(self) -> bool:
+        """Whether it attends to padding: a series of a base without that has nothing to fix."""
+        return "fixes" in self.facts
+
+    @property
     def versions(self) -> list[str]:
-        """The releases that are like it by their dates: nobody has seen their files."""
+        """The releases that are like it by their dates, or may be: nobody has seen their files."""
         releases = self.project.upstream.get("releases", {})
-        return [version for version, name in releases.items() if name == self.name]
+        return [version for version, name in releases.items() if name in (self.name, "unclear")]
 
     @cached_property
     def tables(self) -> list[Table]:
