@@ -43,6 +43,7 @@ def parity(folder: Path) -> str:
             [
                 f"`results/{path.name}`",
                 result["device"],
+                (result.get("checkout") or {}).get("base", "embedded host"),
                 *(settings[name] for name in ("size", "dtype", "backend")),
                 _layout(settings),
                 result["machine"]["processes"],
@@ -50,12 +51,12 @@ def parity(folder: Path) -> str:
                 worst("fixed-vs-one/"),
                 worst("one-vs-float32/", "one-vs-oracle/"),
                 worst("fixed-vs-float32/", "fixed-vs-oracle/"),
-                worst("unfixed-seen"),
+                worst("unfixed-seen", "unfixed-vs-one"),
                 ", ".join(f"{counts[status]} {status}" for status in sorted(counts)),
             ]
         )
     columns = [
-        "file", "device", "model", "dtype", "backend", "layout", "over", "rows",
+        "file", "device", "files of", "model", "dtype", "backend", "layout", "over", "rows",
         "fixed, from one rank", "one rank, from exact", "fixed, from exact",
         "unfixed, from one rank", "checks",
     ]  # fmt: skip

@@ -165,7 +165,7 @@ def plan_runs(sizes: Sizes, dtype: str, backend: str, oracle: bool) -> list[Run]
     if ranks > 1:
         old, title = sizes, f"{ranks} ranks, unfixed"
         if sizes.ring_size > 1:
-            # Releases refuse a ring. A mesh of one row cuts the sequence alike.
+            # No base takes a ring without the patches. A mesh of one row cuts the sequence alike.
             old = replace(sizes, ring_size=1, attn2d_col_size=sizes.ring_size)
             title += f", Attention2D 1x{sizes.ring_size} for the ring"
         runs += [

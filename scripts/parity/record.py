@@ -65,7 +65,8 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
             "uneven": results["one"]["reports"][0]["uneven"],
         },
         "runs": [_run_facts(run, plan, results[run.name]) for run in plan.runs],
-        "checkout": plan.checkout,
+        "checkout": plan.checkout
+        and plan.checkout | {"folder": shown_path(Path(plan.checkout["folder"]))},
         "files": _files(results),
         "pictures": draw(
             {

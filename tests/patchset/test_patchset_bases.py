@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from patchset.export import exported
 from patchset.overlay import run_time
+from patchset.pr import request
 from patchset.project import BRANCH, Project, sha256
 from patchset.recognise import by_date, nearest, recognise
 from patchset.report import Refusal
@@ -387,6 +388,31 @@ def test_pr_each_request_vs_its_commits(ready):
     assert "Keep graphs fresh" in log and "Launch once" in log and "Pull-Request" not in log
     first = git(checkout, "rev-parse", f"{BRANCH}-pr-graphs")
     assert git(checkout, "rev-parse", f"{BRANCH}-pr-one-launch^") == first
+
+
+def test_pr_cover_vs_results_and_releases_of_its_base(ready):
+    """Of results on a checkout's files those of its own base; a host's speak for every base."""
+    import test_patchset_pr
+
+    world, checkout = ready
+    for day, base in (("01", "pin"), ("02", "later"), ("03", None)):
+        checks = [{"name": f"on-{base}", "status": "PASS", "measured": 2.0, "limit": 1.0}]
+        changes = {"command": f"make parity {base}", "checks": checks, "tables": None}
+        changes |= {"checkout": base and {"base": base}}
+        test_patchset_pr.result(world, "parity", f"2026-12-{day}T00:00:00+00:00", **changes)
+    releases = '\n[releases]\n"1.4.0rc0" = "unclear"\n"1.4.0rc1" = "later"\n'
+    write(world.root / "UPSTREAM", (world.root / "UPSTREAM").read_text() + releases)
+    done = world.run("pr", "--dir", checkout)
+    assert statuses(done.stdout)["pr/cover-results"] == "PASS", done.stderr
+    text = (world.root / "build" / "pr" / "later-graphs" / "cover.md").read_text()
+    assert "on-later" in text and "on-None" in text and "on-pin" not in text
+    assert "(by their dates: 1.4.0rc1, 1.4.0rc0 unclear)" in text
+
+
+def test_real_covers_name_their_releases():
+    for base in Project(ROOT).bases:
+        for name in base.requests:
+            assert "{{releases}}" in request(base, name).template[1], (base.name, name)
 
 
 def test_pr_unknown_request_refused(ready):
