@@ -157,51 +157,34 @@ def _ranks_agree(results, settings) -> Check:
 def _observed(results, settings) -> list[Check]:
     """What a step launches and reads back, and what replayed graphs answer, before and after."""
     names = observed_runs(settings)
-    old, new = (
-        [report["observed"] for report in results[names[side]]["reports"]]
-        for side in ("unfixed", "fixed")
-    )
-    layout, lengths = settings["layout"], settings["cases"][-1]["prompts"]
-
-    def most(reports, key):
-        return float(max(report[key] for report in reports))
-
-    note = "times that a step after the first waits for a value of the device"
-    checks = [at_most("host-reads", most(new, "host_reads"), 0.0, note)]
-    if settings["padding_bug"]:
-        note += ", unfixed: no graph is captured there, so none is stale"
-        checks.append(above("host-reads-unfixed", most(old, "host_reads"), 0.0, note))
+    if not names:
+        return [skip("stale-replay", "ranks that share a GPU exchange through no graph")]
+    ranks = ([report["observed"] for report in results[name]["reports"]] for name in names)
+    old, new = ({key: max(one[key] for one in found) for key in found[0]} for found in ranks)
+    bug, layout = settings["padding_bug"], settings["layout"]
+    cut = any(axis.startswith(("ring", "attn2d", "ulysses")) for axis in layout)
+    unequal = len(set(settings["cases"][-1]["prompts"].values())) > 1 and "cfg_size" not in layout
+    name, note = "host-reads", "times that a step after the first waits for a value of the device"
+    checks = [at_most(name, new["host_reads"], 0, note)]
+    note += ", unfixed" + (": no graph is captured there, so none is stale" if bug else "")
+    checks.append((above if bug else at_most)(f"{name}-unfixed", old["host_reads"], 0, note))
+    name, note = "launches-per-layer", "launches of an attention kernel in a step"
+    if not new["launches"]:
+        checks.append(skip(name, "none of the kernels that are counted was called"))
     else:
-        checks.append(at_most("host-reads-unfixed", most(old, "host_reads"), 0.0, note))
-    launches, note = most(new, "launches"), "launches of an attention kernel in a step, each layer"
-    if launches:
-        blocks = float(layout.get("ring_size", 1))
-        checks.append(at_most("launches-per-layer", launches, blocks, note))
-    else:
-        checks.append(skip("launches-per-layer", "none of the kernels that are counted was called"))
-    split = any(axis.startswith(("ring", "attn2d", "ulysses")) for axis in layout)
-    alike = len(set(lengths.values())) == 1 or "cfg_size" in layout
-    if launches and not alike and not (split and settings["padding_bug"]):
-        note += ", unfixed: one for each sample, since lengths differ"
-        checks.append(above("launches-per-layer-unfixed", most(old, "launches"), 1.0, note))
-    for what, note in (("prompts", "other prompts"), ("controls", "other control latents")):
-        if not settings["padding_bug"]:
-            checks.append(_replayed(f"stale-replay-seen/{what}", old, what, note, settings))
-        checks.append(_replayed(f"stale-replay/{what}", new, what, note, settings))
+        checks.append(at_most(name, new["launches"], layout.get("ring_size", 1), note))
+        if unequal and not (bug and cut):
+            note += ", unfixed: one for each sample, since lengths differ"
+            checks.append(above(f"{name}-unfixed", old["launches"], 1, note))
+    for what in ("prompts", "controls"):
+        # What was not captured shows no bug and no fix.
+        sides = [("stale-replay", new, at_most, 0, math.inf)]
+        sides += [("stale-replay-seen", old, above, SEEN_LIMIT, 0)] * (not bug)
+        for name, found, check, limit, refused in sides:
+            name, note = f"{name}/{what}", f"a graph replayed with other {what}, against eager"
+            measured = refused if found["refused"] else found[what]
+            checks.append(check(name, measured, limit, found["refused"] or note))
     return checks
-
-
-def _replayed(name, reports, what, note, settings) -> Check:
-    refused = next((report["refused"] for report in reports if report["refused"]), "")
-    if refused and settings["device"] == "cuda" and settings["exchange"] == "gloo":
-        return skip(name, refused)
-    note = refused or f"a graph replayed with {note}, against the eager forward"
-    seen = "-seen/" in name
-    if refused:
-        # Neither is a bug seen nor a fix shown.
-        return above(name, 0.0, SEEN_LIMIT, note) if seen else at_most(name, math.inf, 0.0, note)
-    worst = max(report["replay"][what] for report in reports)
-    return above(name, worst, SEEN_LIMIT, note) if seen else at_most(name, worst, 0.0, note)
 
 
 ONE_RANK = "--ranks 1: there is no run on several ranks"

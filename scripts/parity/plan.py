@@ -181,13 +181,13 @@ def plan_runs(sizes: Sizes, dtype: str, backend: str, oracle: bool) -> list[Run]
     return runs
 
 
-def observed_runs(settings: dict[str, Any]) -> dict[str, str]:
-    """Returns "unfixed" and "fixed" -> the run whose steps and graphs are looked at."""
-    several = settings["ranks"] > 1
-    return {
-        "unfixed": "unfixed" if several else "unfixed-one",
-        "fixed": "fixed" if several else "one",
-    }
+def observed_runs(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the unfixed and the fixed run whose steps and graphs are looked at, if any."""
+    if settings["ranks"] == 1:
+        return "unfixed-one", "one"
+    # An exchange through gloo is no part of a CUDA graph.
+    on_gloo = settings["device"] == "cuda" and settings["exchange"] == "gloo"
+    return () if on_gloo else ("unfixed", "fixed")
 
 
 def parse_layout(text: str) -> Sizes:

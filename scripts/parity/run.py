@@ -94,7 +94,7 @@ def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
         "recorded": None if run_.name == "one" else str(scratch / "one" / "result.pt"),
         "probe": _probe(run_, plan),
         # The last request is the smallest.
-        "observe": plan.cases[-1].name if run_.name in observed_runs(settings).values() else None,
+        "observe": plan.cases[-1].name if run_.name in observed_runs(settings) else None,
     }
 
 

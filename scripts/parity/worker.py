@@ -82,10 +82,8 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
     if rank == 0:
         torch.save(results, folder / "result.pt")
     device_peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    observed = None
-    if spec["observe"]:
-        with torch.no_grad():
-            observed = observe(model, inputs[spec["observe"]])
+    with torch.no_grad():
+        observed = observe(model, inputs[spec["observe"]]) if spec["observe"] else None
     report = {
         "digest": _digest(results),
         "forward_seconds": model.seconds,

@@ -24,12 +24,10 @@ STEPS = 3
 SHAPE = (48, 3, 9, 14)
 PARTS = ("batch", "negative", "positive")
 OBSERVED = {
-    "fixed": {"launches": 1.0, "host_reads": 0, "replay": {"prompts": 0.0, "controls": 0.0}},
-    "loop": {"launches": 2.0, "host_reads": 0, "replay": {"prompts": 0.4, "controls": 0.9}},
-    "padded": {"launches": 1.0, "host_reads": 2, "replay": None},
+    "fixed": {"launches": 1.0, "host_reads": 0, "prompts": 0.0, "controls": 0.0, "refused": ""},
+    "loop": {"launches": 2.0, "host_reads": 0, "prompts": 0.4, "controls": 0.9, "refused": ""},
 }
-for seen in OBSERVED.values():
-    seen["refused"] = "" if seen["replay"] else "2 host reads a step"
+OBSERVED["padded"] = OBSERVED["fixed"] | {"host_reads": 2, "refused": "2 host reads a step"}
 GPU = {"device": "cuda", "row_invariant": True}
 
 
@@ -400,7 +398,7 @@ def test_report_is_a_result_file_that_the_pull_request_takes(tmp_path):
 
     plan = plan_of()
     write(plan, results_of(plan), tmp_path / "report")
-    (result,) = of_kind(tmp_path / "report", "parity")
+    (result,) = of_kind(tmp_path / "report", "parity", "pin")
     assert result.commit == "ab12"
     text = result.markdown()
     assert "| unfixed-seen | PASS |" in text and "fixed-vs-one/batch" in text

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import torch
 from parity import outside
 from parity.checkpoint import random_weights
-from parity.observe import recorded_graphs
+from parity.observe import double
 from parity.sizes import full_config
 
 from support.serving import (
@@ -54,5 +54,5 @@ def main(device: str, backend: str) -> None:
 
 
 if __name__ == "__main__":
-    with recorded_graphs() if sys.argv[1] == "cpu" else nullcontext():
+    with double().recorded_graphs() if sys.argv[1] == "cpu" else nullcontext():
         main(*sys.argv[1:])

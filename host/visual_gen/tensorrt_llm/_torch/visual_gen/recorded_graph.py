@@ -6,8 +6,8 @@ Like a graph it runs no Python of the function, reads and writes at the addresse
 and refuses host reads while it captures.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -72,6 +72,77 @@ class Recorder(TorchDispatchMode):
         result = operator(*args, **kwargs)
         self.graph.calls.append((operator, args, kwargs, _tensors(result)))
         return result
+
+
+class Counter(TorchDispatchMode):
+    """Counts launches of kernels, and reads on the host of values that are not there yet.
+
+    On a CPU nothing else tells where a tensor is, so what was moved to "cpu" by name is there.
+
+    Args:
+        kernels: functions to count calls of, as (where they are kept, name).
+    """
+
+    def __init__(self, *kernels: tuple[Any, str]) -> None:
+        super().__init__()
+        self.launches = self.reads = 0
+        # Some of these are no operators.
+        methods = [(torch.Tensor, name) for name in ("tolist", "numpy", "cpu", "to")]
+        self._names = {self._read: methods, self._launch: kernels}
+        self._patches = ExitStack()
+
+    def __enter__(self) -> "Counter":
+        for wrapper, names in self._names.items():
+            for where, name in names:
+                patch = mock.patch.object(where, name, wrapper(name, getattr(where, name)))
+                self._patches.enter_context(patch)
+        return super().__enter__()
+
+    def __exit__(self, *error) -> None:
+        self._patches.close()
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.reads += reads_host(operator, args) and not hasattr(args[0], "on_host")
+        return operator(*args, **(kwargs or {}))
+
+    def _launch(self, name: str, kernel: Callable) -> Callable:
+        def call(*args, **kwargs):
+            self.launches += 1
+            return kernel(*args, **kwargs)
+
+        return call
+
+    def _read(self, name: str, method: Callable) -> Callable:
+        def call(tensor, *args, **kwargs):
+            result = method(tensor, *args, **kwargs)
+            given = [x for x in (*args, *kwargs.values()) if isinstance(x, str)]
+            if name != "to" or "cpu" in given:
+                self.reads += not hasattr(tensor, "on_host")
+                if isinstance(result, torch.Tensor):
+                    result.on_host = True
+            return result
+
+        return call
+
+
+@contextmanager
+def recorded_graphs() -> Iterator[None]:
+    """Put the double in place of CUDA graphs, for a runner that knows of GPUs alone."""
+
+    class Graph(RecordedGraph):
+        def pool(self) -> None:
+            return None
+
+    @contextmanager
+    def capture(graph, pool=None):
+        capturing = mock.patch("torch.cuda.is_current_stream_capturing", lambda: True)
+        with capturing, Recorder(graph):
+            yield
+
+    idle = {"synchronize": lambda: None, "empty_cache": lambda: None}
+    with mock.patch.multiple("torch.cuda", CUDAGraph=Graph, graph=capture, **idle):
+        yield
 
 
 def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
