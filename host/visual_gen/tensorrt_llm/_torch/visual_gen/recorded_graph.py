@@ -43,15 +43,20 @@ class RecordedGraph:
 
     def replay(self) -> None:
         """Run all operators again, each into the tensors that it returned at capture."""
+        under_way = []
         for operator, args, kwargs, outputs in self.calls:
+            if operator.namespace != "c10d":
+                # Sends and receives between ranks begin together, as they did.
+                while under_way:
+                    under_way.pop().wait()
             result = operator(*args, **kwargs)
-            for leaf in tree_leaves(result):
-                # What an exchange between ranks returns beside its tensors: wait for it.
-                if isinstance(leaf, torch.ScriptObject):
-                    leaf.wait()
+            # What an exchange returns beside its tensors.
+            under_way += [x for x in tree_leaves(result) if isinstance(x, torch.ScriptObject)]
             for old, new in zip(outputs, _tensors(result)):
                 if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
+        while under_way:
+            under_way.pop().wait()
 
     def reset(self) -> None:
         """Forget them."""
