@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the step and request parts compare: transformers on one set of weights, by variant.
 
-unfixed   the release's text path, whose padding the video attends to
+unfixed   the text path of 1.3.0rc25 to rc29, whose padding the video attends to
 loop      exact text K/V, one attention launch for each sample; the text tower runs on all rows
-          that prompts are padded to, as the release's does
+          that prompts are padded to, as in 1.3.0rc25 to rc29
 ours      exact text K/V as it is here
 graph     the same from a CUDA graph
-cfg2      the release's path on one prompt for each GPU, which is exact: the way around the bug
-          that a user of two GPUs has
+cfg2      the unfixed path on one prompt for each GPU, which is exact: the way around the bug that
+          a user of two GPUs has
 """
 
 from __future__ import annotations

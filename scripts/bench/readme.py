@@ -3,7 +3,7 @@
 """The tables of README.md and results/README.md: `python -m bench.readme [--check]`.
 
 Both are made from the result files; a test holds them against what this writes, so that no number
-is typed by hand. README.md shows parity's results and what a user waits for, one table each,
+is typed by hand. README.md shows parity's results, sizes together, and what a user waits for, one table each,
 results/README.md everything, each limit too.
 """
 
@@ -22,45 +22,55 @@ START = "<!-- {}: made by `make readme` from results/, do not edit -->"
 END = "<!-- end of {} -->"
 
 
-def parity(folder: Path) -> str:
+def parity(folder: Path, brief: bool = False) -> str:
     """Returns one table of all parity results in a folder, by file name.
 
     Args:
         folder: Holds parity-*.json.
+        brief: One row for all sizes of a video that differ in nothing else, with the worst of them.
     """
-    rows = []
+    groups: dict[tuple, list] = {}
     for path in sorted(folder.glob("parity-*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        settings, checks = result["settings"], result["checks"]
-
-        def worst(*prefixes, checks=checks):
-            found = [c["measured"] for c in checks if c["name"].startswith(prefixes)]
-            found = [measured for measured in found if measured is not None]
-            return f"{max(found):.2g}" if found else "-"
-
+        settings = result["settings"]
+        case = (
+            *(() if brief else (f"`results/{path.name}`",)),
+            result["device"],
+            (result.get("checkout") or {}).get("base", "embedded host"),
+            *(settings[name] for name in ("size", "dtype", "backend")),
+            _layout(settings),
+            result["machine"]["processes"],
+        )
+        groups.setdefault(case, []).append(result)
+    rows = []
+    for case, results in groups.items():
+        checks = [check for result in results for check in result["checks"]]
         counts = Counter(check["status"] for check in checks)
+        sizes = sorted(result["settings"]["video_rows"] for result in results)
         rows.append(
             [
-                f"`results/{path.name}`",
-                result["device"],
-                *(settings[name] for name in ("size", "dtype", "backend")),
-                _layout(settings),
-                result["machine"]["processes"],
-                settings["video_rows"],
-                worst("fixed-vs-one/"),
-                worst("one-vs-float32/", "one-vs-oracle/"),
-                worst("fixed-vs-float32/", "fixed-vs-oracle/"),
-                worst("unfixed-seen"),
+                *case,
+                ", ".join(map(str, sizes)),
+                _worst(checks, "fixed-vs-one/"),
+                _worst(checks, "one-vs-float32/", "one-vs-oracle/"),
+                _worst(checks, "fixed-vs-float32/", "fixed-vs-oracle/"),
+                _worst(checks, "unfixed-seen", "unfixed-vs-one"),
                 ", ".join(f"{counts[status]} {status}" for status in sorted(counts)),
             ]
         )
     columns = [
-        "file", "device", "model", "dtype", "backend", "layout", "over", "rows",
-        "fixed, from one rank", "one rank, from exact", "fixed, from exact",
+        *(() if brief else ("file",)), "device", "files of", "model", "dtype", "backend", "layout",
+        "over", "rows", "fixed, from one rank", "one rank, from exact", "fixed, from exact",
         "unfixed, from one rank", "checks",
     ]  # fmt: skip
     title = "Relative L2 distance of velocities, of the worse prompt"
     return _table({"title": title, "columns": columns, "rows": rows})
+
+
+def _worst(checks: list[dict], *prefixes: str) -> str:
+    found = [check["measured"] for check in checks if check["name"].startswith(prefixes)]
+    found = [measured for measured in found if measured is not None]
+    return f"{max(found):.2g}" if found else "-"
 
 
 def _layout(settings: dict) -> str:
@@ -156,7 +166,7 @@ def files() -> dict[Path, str]:
     """Returns what each generated file has to hold."""
     readme, folder = ROOT / "README.md", ROOT / "results"
     head = "# Results\n\nMade by `make readme` from the files beside this one; do not edit.\n\n"
-    text = rewritten(readme.read_text(encoding="utf-8"), "parity", parity(folder))
+    text = rewritten(readme.read_text(encoding="utf-8"), "parity", parity(folder, brief=True))
     return {
         readme: rewritten(text, "performance", performance(folder)),
         folder / "README.md": f"{head}{parity(folder)}\n\n{section(folder)}\n",

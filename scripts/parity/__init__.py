@@ -12,6 +12,9 @@ code may be two module trees behind one import path:
     float32      1 rank, exact, float32     only beside a bfloat16 run
     oracle       diffusers, no padding      first step, one prompt at a time
 
+A base may be exact already, with no padding bug to see. So the unfixed and the fixed run of most
+ranks also count a step's attention launches and host reads, and replay graphs of three requests.
+
 Every run evaluates each step at the latents that `one` recorded, so that its error is that of one
 forward, and then follows a trajectory of its own.
 

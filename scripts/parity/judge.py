@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from parity.plan import bucket_rows
+from parity.plan import bucket_rows, observed_runs
 
 SAMPLES = ("negative", "positive")
 PARTS = ("batch", *SAMPLES)
@@ -62,7 +62,7 @@ def judge(results: dict[str, Any], settings: dict[str, Any]) -> tuple[list[Check
         judged.compare()
         checks += [{**check, "name": prefix + check["name"]} for check in judged.checks]
         errors |= {prefix + key: value for key, value in judged.errors.items()}
-    return checks, errors
+    return checks + _observed(results, settings), errors
 
 
 def line(check: Check) -> str:
@@ -152,6 +152,39 @@ def _ranks_agree(results, settings) -> Check:
     return at_most(
         "ranks-agree", float(different), 0.0, "ranks whose results differ from rank 0's by a bit"
     )
+
+
+def _observed(results, settings) -> list[Check]:
+    """What a step launches and reads back, and what replayed graphs answer, before and after."""
+    names = observed_runs(settings)
+    if not names:
+        return [skip("stale-replay", "ranks that share a GPU exchange through no graph")]
+    ranks = ([report["observed"] for report in results[name]["reports"]] for name in names)
+    old, new = ({key: max(one[key] for one in found) for key in found[0]} for found in ranks)
+    bug, layout = settings["padding_bug"], settings["layout"]
+    cut = any(axis.startswith(("ring", "attn2d", "ulysses")) for axis in layout)
+    unequal = len(set(settings["cases"][-1]["prompts"].values())) > 1 and "cfg_size" not in layout
+    name, note = "host-reads", "times that a step after the first waits for a value of the device"
+    checks = [at_most(name, new["host_reads"], 0, note)]
+    note += ", unfixed" + (": no graph is captured there, so none is stale" if bug else "")
+    checks.append((above if bug else at_most)(f"{name}-unfixed", old["host_reads"], 0, note))
+    name, note = "launches-per-layer", "launches of an attention kernel in a step"
+    if not new["launches"]:
+        checks.append(skip(name, "none of the kernels that are counted was called"))
+    else:
+        checks.append(at_most(name, new["launches"], layout.get("ring_size", 1), note))
+        if unequal and not (bug and cut):
+            note += ", unfixed: one for each sample, since lengths differ"
+            checks.append(above(f"{name}-unfixed", old["launches"], 1, note))
+    for what in ("prompts", "controls"):
+        # What was not captured shows no bug and no fix.
+        sides = [("stale-replay", new, at_most, 0, math.inf)]
+        sides += [("stale-replay-seen", old, above, SEEN_LIMIT, 0)] * (not bug)
+        for name, found, check, limit, refused in sides:
+            name, note = f"{name}/{what}", f"a graph replayed with other {what}, against eager"
+            measured = refused if found["refused"] else found[what]
+            checks.append(check(name, measured, limit, found["refused"] or note))
+    return checks
 
 
 ONE_RANK = "--ranks 1: there is no run on several ranks"

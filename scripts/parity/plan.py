@@ -165,7 +165,7 @@ def plan_runs(sizes: Sizes, dtype: str, backend: str, oracle: bool) -> list[Run]
     if ranks > 1:
         old, title = sizes, f"{ranks} ranks, unfixed"
         if sizes.ring_size > 1:
-            # Releases refuse a ring. A mesh of one row cuts the sequence alike.
+            # No base takes a ring without the patches. A mesh of one row cuts the sequence alike.
             old = replace(sizes, ring_size=1, attn2d_col_size=sizes.ring_size)
             title += f", Attention2D 1x{sizes.ring_size} for the ring"
         runs += [
@@ -179,6 +179,15 @@ def plan_runs(sizes: Sizes, dtype: str, backend: str, oracle: bool) -> list[Run]
         # diffusers computes norms and angles in float32 whatever the model's dtype.
         runs.append(Run("oracle", "diffusers, first step", None, "float32", "", {}))
     return runs
+
+
+def observed_runs(settings: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the unfixed and the fixed run whose steps and graphs are looked at, if any."""
+    if settings["ranks"] == 1:
+        return "unfixed-one", "one"
+    # An exchange through gloo is no part of a CUDA graph.
+    on_gloo = settings["device"] == "cuda" and settings["exchange"] == "gloo"
+    return () if on_gloo else ("unfixed", "fixed")
 
 
 def parse_layout(text: str) -> Sizes:

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hostpath import ROOT
@@ -54,7 +54,7 @@ class Checkout:
         fixed: Where the fixed side comes from, for people.
         stages: "unfixed" and "fixed" -> the folder to put on the import path.
         digests: "unfixed" and "fixed" -> path -> sha256 of each staged file.
-        padding_bug: Whether the unfixed side attends to padding; newer bases do not.
+        base: What the unfixed side is of.
     """
 
     folder: Path
@@ -62,8 +62,8 @@ class Checkout:
     unfixed: str
     fixed: str
     stages: dict[str, Path]
-    digests: dict[str, dict[str, str]] = field(default_factory=dict)
-    padding_bug: bool = True
+    digests: dict[str, dict[str, str]]
+    base: Base
 
     def facts(self) -> dict:
         """Returns what a report says about it."""
@@ -82,7 +82,8 @@ class Checkout:
             "commit": self.commit,
             "unfixed": self.unfixed,
             "fixed": self.fixed,
-            "padding_bug": self.padding_bug,
+            "base": self.base.name,
+            "padding_bug": self.base.padding_bug,
             "files": {"both": both, **changed},
         }
 
@@ -126,9 +127,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
         for side, found in files.items()
     }
     stages = _stage(files, digests, build or project.build)
-    # A series of a base without the bug has nothing to fix.
-    padding_bug = "fixes" in base.facts
-    return Checkout(folder.resolve(), commit, *described, stages, digests, padding_bug)
+    return Checkout(folder.resolve(), commit, *described, stages, digests, base)
 
 
 def require_alone() -> None:

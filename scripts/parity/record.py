@@ -65,7 +65,8 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
             "uneven": results["one"]["reports"][0]["uneven"],
         },
         "runs": [_run_facts(run, plan, results[run.name]) for run in plan.runs],
-        "checkout": plan.checkout,
+        "checkout": plan.checkout
+        and plan.checkout | {"folder": shown_path(Path(plan.checkout["folder"]))},
         "files": _files(results),
         "pictures": draw(
             {
@@ -107,6 +108,7 @@ def _run_facts(run: Run, plan: Plan, result: dict[str, Any]) -> dict[str, Any]:
         "device_peak_bytes": [report["device_peak_bytes"] for report in reports],
         "peak_bytes": result["peak_bytes"],
         "seconds": result["seconds"],
+        "observed": [report["observed"] for report in reports],
     }
 
 

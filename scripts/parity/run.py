@@ -12,7 +12,7 @@ import torch
 
 from parity.launch import launch
 from parity.machine import resident_bytes
-from parity.plan import Plan, Run
+from parity.plan import Plan, Run, observed_runs
 from parity.sampling import pad_prompts, starting_latents
 
 
@@ -93,6 +93,8 @@ def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
         "inputs": str(scratch / "inputs.pt"),
         "recorded": None if run_.name == "one" else str(scratch / "one" / "result.pt"),
         "probe": _probe(run_, plan),
+        # The last request is the smallest.
+        "observe": plan.cases[-1].name if run_.name in observed_runs(settings) else None,
     }
 
 

@@ -28,6 +28,7 @@ import torch
 
 from parity import outside
 from parity.checkpoint import CheckpointWeights, random_weights
+from parity.observe import observe
 from parity.sampling import denoise
 
 # A rank that hangs without dying ends its peers' waiting after this.
@@ -80,17 +81,19 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
             model.end(name)
     if rank == 0:
         torch.save(results, folder / "result.pt")
+    device_peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    with torch.no_grad():
+        observed = observe(model, inputs[spec["observe"]]) if spec["observe"] else None
     report = {
         "digest": _digest(results),
         "forward_seconds": model.seconds,
         "text_bytes": model.text_bytes,
-        "device_peak_bytes": (
-            torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-        ),
+        "device_peak_bytes": device_peak,
         "files": _files_of("tensorrt_llm"),
         "attention": model.attention(),
         "outside": model.outside,
         "uneven": uneven,
+        "observed": observed,
     }
     model.close()
     return report
@@ -229,18 +232,22 @@ class _Model(_Runner):
         self.text_bytes[case] = _tensor_bytes(self.model.cached_kv)
         self.model.reset_cache()
 
-    def _forward(self, latents, timestep):
+    def arguments(self, latents: torch.Tensor, timestep: int) -> dict[str, Any]:
+        """Returns what the transformer's forward takes in one step."""
         batch = len(self.ids)
         raw = torch.full((batch,), float(timestep), device=self.device)
-        video = self.model(
-            hidden_states=latents.expand(batch, *latents.shape).contiguous(),
-            timestep=raw,
-            raw_timestep=raw,
-            text_ids=self.ids,
-            text_mask=self.mask,
-            video_shape=tuple(latents.shape[1:]),
-            fps=self.spec["fps"],
-        ).video
+        return {
+            "hidden_states": latents.expand(batch, *latents.shape).contiguous(),
+            "timestep": raw,
+            "raw_timestep": raw,
+            "text_ids": self.ids,
+            "text_mask": self.mask,
+            "video_shape": tuple(latents.shape[1:]),
+            "fps": self.spec["fps"],
+        }
+
+    def _forward(self, latents, timestep):
+        video = self.model(**self.arguments(latents, timestep)).video
         if self.branches == 1:
             return video
         both = [torch.empty_like(video) for _ in range(self.branches)]

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from own_version import NAME, ROOT, VERSION
 
-from . import drift
+from . import drift, pr
 from .check import Tree
 from .export import write_atomically
 from .fit import locate, patched, require_python, splice
 from .project import Base, Project, join_lines, line_hash, sha256, split_lines
+from .recognise import by_date, nearest
 from .report import Misfit, Refusal, Report, note
 from .wheel import write_wheel
 
@@ -96,6 +97,8 @@ def make_wheel(project: Project, args, report: Report) -> int:
     elif args.accept_version:
         for base in series["bases"]:
             base["versions"].append(args.accept_version)
+    for text in [text for base in bases for text in _adds(base)]:
+        note(f"wheel/base: {text}")
     files[f"{MODULE}/series.json"] = json.dumps(series)
     files[f"{MODULE}.pth"] = (HOOK / f"{MODULE}.pth").read_text(encoding="utf-8")
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
@@ -160,24 +163,30 @@ def _hold(series: dict, bases: list[Base], package: Path, args, report: Report) 
         Refusal: it is for another version or file.
         Misfit: hunks do not fit an accepted file.
     """
-    hook = run_time()
+    hook, project = run_time(), bases[0].project
     version = hook.installed_version(package)
-    known = sorted({each for entry in series["bases"] for each in entry["versions"]})
-    good = version in known or (version is not None and version == args.accept_version)
-    report.line(good, "overlay/version", version, " or ".join(known))
-    if not good:
-        report.finish()
-        raise Refusal(
-            f"{package} is version {version}, which nobody has tried; if you have, add "
-            f"--accept-version {version}"
-        )
-    for entry in series["bases"]:
-        entry["versions"] += [version] * (version == args.accept_version)
-    file = package.parent / bases[0].file
+    file = package.parent / project.file
     try:
         data = file.read_bytes()
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from None
+    found = nearest(project, data.decode("utf-8", "replace"))
+    dated = by_date(project, version)
+    report.line(not found.missing, "overlay/base", found.said, "by its lines")
+    for text in (*found.differences(), dated, *([] if found.missing else _adds(found.base))):
+        note(f"overlay/base: {text}")
+    for entry in series["bases"]:
+        entry["versions"] += [version] * (version == args.accept_version)
+    listed = [base for base in bases if found.missing or base == found.base]
+    known = [each for base in listed for each in base.versions]
+    good = version in known or (version is not None and version == args.accept_version)
+    report.line(good, "overlay/version", version, " or ".join(dict.fromkeys(known)))
+    if not good:
+        report.finish()
+        raise Refusal(
+            f"{package} is version {version}, which nobody has tried with {found.base}; {dated}. "
+            f"If you have, add --accept-version {version}"
+        )
     if args.accept_digest == sha256(data):
         series["bases"].append(_accepted(series, bases, data, version))
     try:
@@ -189,8 +198,7 @@ def _hold(series: dict, bases: list[Base], package: Path, args, report: Report) 
             there = package.parent / name
             return split_lines(there.read_bytes().decode()) if there.exists() else None
 
-        for base in bases:
-            drift.against_files(read, lambda name: "", base.patches, report)
+        drift.against_files(read, lambda name: "", found.base.require_patches(), report)
         report.finish()
         raise Refusal(
             f"{error}. If every hunk above fits and you have read the file, add --accept-digest "
@@ -198,6 +206,13 @@ def _hold(series: dict, bases: list[Base], package: Path, args, report: Report) 
         ) from None
     report.line(True, "overlay/digest", sha256(data)[:12], f"base {entry['name']}")
     require_python(str(file), data.decode(), hook.after(entry, data))
+
+
+def _adds(base: Base) -> Iterator[str]:
+    """Say whether a base has the padding bug, and what each pull request of its series adds."""
+    yield f"{base}: the padding bug is {'there' if base.padding_bug else 'gone'}; added here is"
+    for name in base.requests:
+        yield f"{name}: {pr.request(base, name).template[0]}"
 
 
 def _accepted(series: dict, bases: list[Base], data: bytes, version: str) -> dict:

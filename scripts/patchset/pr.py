@@ -111,9 +111,10 @@ def cover(wanted: Request) -> str:
     fields = {
         "patches": "\n".join(f"- {patch.subject}" for patch in wanted.patches),
         "tests": "\n".join(tests) or "- none",
+        "releases": wanted.base.dated,
     }
     for kind in KINDS:
-        results = of_kind(wanted.base.project.root / "results", kind)
+        results = of_kind(wanted.base.project.root / "results", kind, wanted.base.name)
         fields[kind] = "\n\n".join(result.markdown() for result in results)
     for name, value in fields.items():
         text = text.replace(f"{{{{{name}}}}}", value)
@@ -325,7 +326,7 @@ def _cover_text(wanted: Request, text: str, report: Report) -> None:
     report.problems("pr/cover-numbers", found, "none typed", "measured ones from results/ only")
     found = []
     for kind in KINDS:
-        for result in of_kind(project.root / "results", kind):
+        for result in of_kind(project.root / "results", kind, wanted.base.name):
             if result.markdown() not in text:
                 found.append(f"{result.path.name} is newer than the cover text; run pr again")
             why = _outdated(project, result.commit)

@@ -169,10 +169,24 @@ class Base:
         return self.project.file
 
     @property
+    def padding_bug(self) -> bool:
+        """Whether it attends to padding: a series of a base without that has nothing to fix."""
+        return "fixes" in self.facts
+
+    @property
     def versions(self) -> list[str]:
-        """The releases that are like it by their dates: nobody has seen their files."""
+        """The releases that are like it by their dates, or may be: nobody has seen their files."""
+        return self._released(self.name) + self._released("unclear")
+
+    @property
+    def dated(self) -> str:
+        """The same in words."""
+        unclear = "".join(f", {version} unclear" for version in self._released("unclear"))
+        return f"by their dates: {', '.join(self._released(self.name)) or 'none'}{unclear}"
+
+    def _released(self, as_what: str) -> list[str]:
         releases = self.project.upstream.get("releases", {})
-        return [version for version, name in releases.items() if name == self.name]
+        return [version for version, name in releases.items() if name == as_what]
 
     @cached_property
     def tables(self) -> list[Table]:

@@ -120,7 +120,8 @@ def recognise(project: Project, text: str, what: str) -> Likeness:
 
 def by_date(project: Project, version: str | None) -> str:
     """Say what a release is likely to hold, by its date."""
-    if version not in project.upstream.get("releases", {}):
+    name = project.upstream.get("releases", {}).get(version)
+    if name is None:
         return f"release {version} is not listed in UPSTREAM"
-    base = next((base for base in project.bases if version in base.versions), "no base for sure")
+    base = "no base for sure" if name == "unclear" else project.base(name)
     return f"release {version} is like {base} by its date"

@@ -9,6 +9,7 @@ A result file is results/**/*.json with:
     versions: name -> text
     checks: list of {name, status, measured, limit}, and/or
     tables: list of {title, columns, rows}, rows being lists of numbers or text
+    checkout: none, or of a run on a checkout's own files {base}: whose cover texts it is for
 """
 
 import json
@@ -59,8 +60,13 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
-def of_kind(folder: Path, kind: str) -> list[Result]:
+def of_kind(folder: Path, kind: str, base: str) -> list[Result]:
     """Return the results of a kind, newest first; of several runs of a command the newest counts.
+
+    Args:
+        folder: the result files.
+        kind: one of KINDS.
+        base: the name of a base: results on another's files are left out.
 
     Raises:
         Misfit: there is none; the text says what to run.
@@ -76,7 +82,8 @@ def of_kind(folder: Path, kind: str) -> list[Result]:
             if missing or not (data.get("checks") or data.get("tables")):
                 lacks = ", ".join(sorted(missing)) or "checks or tables"
                 raise Misfit(f"{path} has no {lacks}; make it again with {KINDS[kind]}")
-            found.append(Result(path, data))
+            if (data.get("checkout") or {}).get("base") in (None, base):
+                found.append(Result(path, data))
     if not found:
         raise Misfit(f"no result of kind {kind!r} in {folder}; run {KINDS[kind]} first")
     found.sort(key=lambda result: result.data["date"])

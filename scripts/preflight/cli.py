@@ -67,7 +67,7 @@ class Request:
         video_rows: Rows of the generation sequence, or None.
         max_sequence_length: Rows that prompts are padded to.
         gpu_memory: Bytes of the smallest GPU, or None.
-        unfixed: Whether to judge for the unfixed releases too.
+        unfixed: Whether to judge for 1.3.0rc25 to rc29 too.
     """
 
     world_size: int | None = None
@@ -271,7 +271,9 @@ def _unfixed_line(sizes: Sizes, request: Request) -> Line:
         return Line("unfixed-releases", None, "give --prompt-tokens N,M and --video-rows")
     leak = verdict.worst
     measured = f"{leak.share:.2%} of the softmax leaks" if leak else verdict.status
-    return Line("unfixed-releases", verdict.status == "exact", measured, "exact")
+    return Line(
+        "unfixed-releases", verdict.status == "exact", f"{measured} in {unfixed.UNFIXED}", "exact"
+    )
 
 
 def _blocks(sizes: Sizes, rows: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Iterator
 
 from .layout import SERVED_BY, Finding, Sizes
 from .schema import BACKENDS, OFFLOAD_STAGES, QUANT_ATTENTION, SPARSE_ATTENTION, WEIGHT_BYTES
-from .unfixed import EXACT, STATIC_FP8
+from .unfixed import EXACT, STATIC_FP8, UNFIXED
 
 # The checks here, and what each looks at, for the one line that each prints.
 NAMES = (
@@ -187,8 +187,8 @@ def _execution(values: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         "note",
         "cuda-graphs",
-        "graphs need the fix: at the base capture fails on host reads, and the form of "
-        f"{EXACT} was seen to replay a previous prompt's tensors. The fix refreshes them.",
+        f"graphs need the fix: in {UNFIXED} capture fails on host reads, and {EXACT} was seen to "
+        "replay a previous prompt's tensors. The fix refreshes them.",
     )
     if SERVED_BY.get(backend, backend) not in ("FA4", "VANILLA"):
         yield Finding(

@@ -35,6 +35,7 @@ from .layout import Sizes
 # Which TensorRT-LLM has what, in words for messages.
 UNFIXED = "1.3.0rc25 to rc29"
 EXACT = "main since 2026-10-02 (1.4.0rc1)"
+UNCLEAR = "1.4.0rc0"
 STATIC_FP8 = "static FP8 runs with main since 2026-10-03 (#17476)"
 
 
@@ -137,7 +138,7 @@ def _up(number: int, size: int) -> int:
 def leaks(
     sizes: Sizes, prompts: Sequence[int], video_rows: int, assumed: str = ""
 ) -> tuple[Leak, ...]:
-    """Padded slots of each sample of a batch in the unfixed releases.
+    """Padded slots of each sample of a batch in 1.3.0rc25 to rc29.
 
     Args:
         sizes: The parallel axes; with cfg_size 2 each half of the batch is one of its own.
@@ -160,7 +161,7 @@ def leaks(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the unfixed releases do with a configuration.
+    """What 1.3.0rc25 to rc29 do with a configuration.
 
     Attributes:
         status: "exact", "wrong", "depends" (on what was not given) or "refused".
@@ -189,7 +190,11 @@ class Verdict:
         }[self.status]
         lines = [f"TensorRT-LLM {UNFIXED} {said}. {self.why}"]
         if self.status in ("wrong", "depends"):
-            lines[0] += f" {EXACT[0].upper()}{EXACT[1:]} is exact, by a loop over the samples."
+            lines[0] += (
+                f" {EXACT[0].upper()}{EXACT[1:]} is exact, by a loop over the samples; the fix "
+                f"makes it one launch there. {UNCLEAR} may be either: `make overlay` tells by its "
+                "lines."
+            )
         for leak in self.leaks:
             if not leak.slots:
                 continue
@@ -215,7 +220,7 @@ class Verdict:
 
 
 def judge(sizes: Sizes, prompts: Sequence[int] = (), video_rows: int | None = None) -> Verdict:
-    """Says what the unfixed releases do with a configuration.
+    """Says what 1.3.0rc25 to rc29 do with a configuration.
 
     Args:
         sizes: The parallel axes.

@@ -23,6 +23,11 @@ from support.report_page import check_report
 STEPS = 3
 SHAPE = (48, 3, 9, 14)
 PARTS = ("batch", "negative", "positive")
+OBSERVED = {
+    "fixed": {"launches": 1.0, "host_reads": 0, "prompts": 0.0, "controls": 0.0, "refused": ""},
+    "loop": {"launches": 2.0, "host_reads": 0, "prompts": 0.4, "controls": 0.9, "refused": ""},
+}
+OBSERVED["padded"] = OBSERVED["fixed"] | {"host_reads": 2, "refused": "2 host reads a step"}
 GPU = {"device": "cuda", "row_invariant": True}
 
 
@@ -60,7 +65,10 @@ def results_of(plan, fixed=1e-7, unfixed=0.3, oracle=5e-7, digest="a", uneven=()
             "text_bytes": dict.fromkeys(names, 1000),
             "device_peak_bytes": None,
             "uneven": list(uneven),
+            "observed": OBSERVED["fixed"],
         }
+        if run.name.startswith("unfixed"):
+            report["observed"] = OBSERVED["padded" if plan.settings["padding_bug"] else "loop"]
         results[run.name] = {
             "cases": {},
             "reports": [json.loads(json.dumps(report)) for _ in range(run.ranks)],
@@ -390,7 +398,7 @@ def test_report_is_a_result_file_that_the_pull_request_takes(tmp_path):
 
     plan = plan_of()
     write(plan, results_of(plan), tmp_path / "report")
-    (result,) = of_kind(tmp_path / "report", "parity")
+    (result,) = of_kind(tmp_path / "report", "parity", "pin")
     assert result.commit == "ab12"
     text = result.markdown()
     assert "| unfixed-seen | PASS |" in text and "fixed-vs-one/batch" in text

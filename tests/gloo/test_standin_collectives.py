@@ -29,3 +29,26 @@ def _exchange(rank, back):
 @pytest.mark.parametrize("size", [2, 3])
 def test_stacked_exchange_vs_three(ranks, size, back):
     assert all(ranks.run(size, _exchange, back))
+
+
+def _replayed(rank, _):
+    from tensorrt_llm._torch.visual_gen.recorded_graph import record
+
+    def around(x):
+        received = torch.empty_like(x)
+        peer = 1 - rank
+        ops = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, received, peer)]
+        for request in dist.batch_isend_irecv(ops):
+            request.wait()
+        return received + 1
+
+    # Too large for a send that is done before its peer receives.
+    x = torch.full((1 << 22,), float(rank))
+    graph, output = record(around, [x], {})
+    x += 10
+    graph.replay()
+    return output[0].item(), output[-1].item()
+
+
+def test_recorded_graph_of_sends_and_receives_vs_new_values(ranks):
+    assert ranks.run(2, _replayed, None) == [(12, 12), (11, 11)]

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 from patchset.export import exported
+from patchset.overlay import run_time
+from patchset.pr import request
 from patchset.project import BRANCH, Project, sha256
 from patchset.recognise import by_date, nearest, recognise
 from patchset.report import Refusal
@@ -388,6 +390,31 @@ def test_pr_each_request_vs_its_commits(ready):
     assert git(checkout, "rev-parse", f"{BRANCH}-pr-one-launch^") == first
 
 
+def test_pr_cover_vs_results_and_releases_of_its_base(ready):
+    """Of results on a checkout's files those of its own base; a host's speak for every base."""
+    import test_patchset_pr
+
+    world, checkout = ready
+    for day, base in (("01", "pin"), ("02", "later"), ("03", None)):
+        checks = [{"name": f"on-{base}", "status": "PASS", "measured": 2.0, "limit": 1.0}]
+        changes = {"command": f"make parity {base}", "checks": checks, "tables": None}
+        changes |= {"checkout": base and {"base": base}}
+        test_patchset_pr.result(world, "parity", f"2026-12-{day}T00:00:00+00:00", **changes)
+    releases = '\n[releases]\n"1.4.0rc0" = "unclear"\n"1.4.0rc1" = "later"\n'
+    write(world.root / "UPSTREAM", (world.root / "UPSTREAM").read_text() + releases)
+    done = world.run("pr", "--dir", checkout)
+    assert statuses(done.stdout)["pr/cover-results"] == "PASS", done.stderr
+    text = (world.root / "build" / "pr" / "later-graphs" / "cover.md").read_text()
+    assert "on-later" in text and "on-None" in text and "on-pin" not in text
+    assert "(by their dates: 1.4.0rc1, 1.4.0rc0 unclear)" in text
+
+
+def test_real_covers_name_their_releases():
+    for base in Project(ROOT).bases:
+        for name in base.requests:
+            assert "{{releases}}" in request(base, name).template[1], (base.name, name)
+
+
 def test_pr_unknown_request_refused(ready):
     world, checkout = ready
     done = world.run("pr", "--dir", checkout, "--pr", "ring")
@@ -411,3 +438,74 @@ def test_check_pr_lower_request_changed_fails(ready):
     git(checkout, "checkout", "-q", BRANCH)
     done = world.run("check-pr", "--dir", checkout, "--pr", "one-launch")
     assert done.returncode == 1 and "does not stand on the requests before it" in done.stderr
+
+
+# The overlay.
+
+
+def installed(later, folder, name, version):
+    """A package with a base's file, of a release; UPSTREAM says that 1.4.0rc0 is unclear."""
+    package = folder / "tensorrt_llm"
+    write(folder / FILE, file_of(later, name))
+    write(package / "version.py", f'__version__ = "{version}"\n')
+    releases = '\n[releases]\n"1.4.0rc0" = "unclear"\n"1.4.0rc1" = "later"\n'
+    write(later.root / "UPSTREAM", (later.root / "UPSTREAM").read_text() + releases)
+    return package
+
+
+def overlay(later, folder, package, *args):
+    return later.run("overlay", "--package", package, "--out", folder / "out", *args)
+
+
+@pytest.mark.parametrize(
+    "name, version, says",
+    [
+        ("pin", "1.3.0rc26", ["the padding bug is there", "fix: Attend to exact text keys"]),
+        ("pin", "1.4.0rc0", ["the padding bug is there", "is like no base for sure"]),
+        ("later", "1.4.0rc0", ["the padding bug is gone", "is like no base for sure"]),
+        ("later", "1.4.0rc1", ["the padding bug is gone", "is like base later (", "one-launch: "]),
+    ],
+)
+def test_overlay_says_what_a_release_has_and_gets(later, tmp_path, name, version, says):
+    done = overlay(later, tmp_path, installed(later, tmp_path, name, version))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"PASS overlay/base base {name} (" in done.stdout
+    for text in says:
+        assert text in done.stderr
+    assert ("graphs: " in done.stderr) == (name == "later")
+    hook = run_time()
+    found = hook.Series.read(tmp_path / "out" / "cosmos3_text_kv").match(tmp_path / "tensorrt_llm")
+    assert found[0]["name"] == name and found[2] == version
+
+
+@pytest.mark.parametrize(
+    "name, version, says",
+    [
+        # By its date another base, or listed nowhere: the lines say which it is all the same.
+        ("pin", "1.4.0rc1", "nobody has tried with base pin (2026-09-04, pin is so); release"),
+        ("later", "1.3.0rc26", "is like base pin (2026-09-04, pin is so) by its date"),
+        ("later", "1.4.0rc2", "release 1.4.0rc2 is not listed in UPSTREAM"),
+    ],
+)
+def test_overlay_version_of_another_base_refused(later, tmp_path, name, version, says):
+    package = installed(later, tmp_path, name, version)
+    done = overlay(later, tmp_path, package)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    assert f"PASS overlay/base base {name} (" in done.stdout and says in done.stderr
+    assert overlay(later, tmp_path, package, "--accept-version", version).returncode == 0
+
+
+def test_overlay_unknown_file_is_told_what_differs(later, tmp_path):
+    package = installed(later, tmp_path, "later", "1.4.0rc1")
+    write(tmp_path / FILE, file_of(later, "later").replace("lengths", "sizes"))
+    done = overlay(later, tmp_path, package)
+    assert done.returncode == 2 and "FAIL overlay/base not base later (" in done.stdout
+    assert "one_by_one" in done.stderr and "n in sizes" in done.stderr
+    assert "padding bug" not in done.stderr
+
+
+def test_wheel_says_what_each_base_gets(later, tmp_path):
+    done = later.run("wheel", "--out", tmp_path)
+    assert done.returncode == 0 and "PASS wheel/made" in done.stdout
+    for text in ("the padding bug is there", "the padding bug is gone", "one-launch: "):
+        assert text in done.stderr

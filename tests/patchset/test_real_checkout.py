@@ -80,7 +80,7 @@ def test_staged_files_vs_checkout(staged):
 
 
 CASES = [
-    # ranks or layout, backend, prompt lengths, video, the error that the checkout shows at least.
+    # ranks or layout, backend, prompt lengths, video, the error that a padding bug shows at least.
     ("--ranks=2", "VANILLA", "7,19", "4,4,4", 0.1),
     ("--ranks=4", "VANILLA", "1,40", "3,6,6", 0.1),
     ("--ranks=2", "VANILLA", "12,12", "3,6,6", 0.01),
@@ -112,8 +112,11 @@ def test_patched_files_vs_diffusers(tmp_path, layout, backend, lengths, video, s
     errors = report["errors"]
     for sample in ("negative", "positive"):
         assert max(errors["fixed-vs-oracle"][sample]) <= 5e-6
-    assert max(errors["unfixed-vs-oracle"]["negative"]) > seen
-    assert {f["path"] for f in report["checkout"]["files"]["both"]} >= FILES - {FILE}
+    checkout, checks = report["checkout"], {check["name"] for check in report["checks"]}
+    if checkout["padding_bug"]:
+        assert max(errors["unfixed-vs-oracle"]["negative"]) > seen
+    assert ("stale-replay-seen/prompts" in checks) != checkout["padding_bug"]
+    assert {f["path"] for f in checkout["files"]["both"]} >= FILES - {FILE}
 
 
 def test_new_unit_tests_pass_on_patched_files(staged, upstream_test, tmp_path):
@@ -154,4 +157,6 @@ def test_new_parallel_tests_tell_the_sides_apart(staged, upstream_test, tmp_path
         outcomes = json.loads(output.splitlines()[-1])
         assert outcomes
         for case, outcome in outcomes.items():
-            assert (outcome == "passed") == (side == "fixed"), f"rank {rank}, {case}: {outcome}"
+            # Unpatched main is exact too, but for what it refuses.
+            exact = side == "fixed" or not (staged.base.padding_bug or case.startswith("ring"))
+            assert (outcome == "passed") == exact, f"rank {rank}, {case}: {outcome}"

@@ -15,8 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 from cosmos3_sizes import MODELS
+from patchset.project import Project
 from patchset.report import Refusal
-from preflight import cli
+from preflight import cli, unfixed
 from preflight.config import parse_config, read_config
 from preflight.layout import Heads, Sizes
 from preflight.model import find_model, parse_model
@@ -173,7 +174,7 @@ BAD = {
     "unfixed": (
         (yaml_of("ulysses_size: 2"), "--unfixed", *REQUEST),
         "unfixed-releases",
-        ("WRONGLY", "1.76%", "no bound"),
+        ("WRONGLY", "1.76%", "no bound", "in 1.3.0rc25 to rc29", "one launch there. 1.4.0rc0"),
     ),
     "empty-prompt": (
         (yaml_of("ulysses_size: 2"), "--prompt-tokens", "0,700"),
@@ -544,6 +545,16 @@ def test_unfixed_verdict_is_skipped_where_it_depends(preflight):
     assert result.status == 0 and result.lines["unfixed-releases"] == "SKIP"
     result = preflight(yaml_of("cfg_size: 2"), "--unfixed")
     assert result.status == 0 and result.lines["unfixed-releases"] == "PASS"
+
+
+def test_releases_that_are_named_vs_upstream():
+    pin, main = (Project(ROOT).base(name) for name in ("pin", "main"))
+    listed = Project(ROOT).upstream["releases"]
+    first, *_, last = [version for version, name in listed.items() if name == "pin"]
+    assert unfixed.UNFIXED == f"{first} to {last.removeprefix('1.3.0')}" and pin.padding_bug
+    assert [v for v, name in listed.items() if name == "main"] == ["1.4.0rc1"]
+    assert "1.4.0rc1" in unfixed.EXACT and not main.padding_bug
+    assert [v for v, name in listed.items() if name == "unclear"] == [unfixed.UNCLEAR]
 
 
 def test_latents_and_rows_are_the_same(preflight):

@@ -74,8 +74,18 @@ def test_readme_shows_the_worst_of_a_parity_result(tmp_path):
     machine = {"processes": "gloo"}
     result = {"device": "d", "machine": machine, "settings": settings, "checks": checks}
     (tmp_path / "parity-x.json").write_text(readme.json.dumps(result))
+    checks = [{"name": "unfixed-vs-one", "status": "PASS", "measured": 2e-6}]
+    result |= {"checks": checks, "checkout": {"base": "main"}}
+    (tmp_path / "parity-y.json").write_text(readme.json.dumps(result))
     text = readme.parity(tmp_path)
+    assert "| d | main | s |" in text and "| 2e-06 | 1 PASS |" in text
+    assert "| d | embedded host | s |" in text
     assert "| tp=2,attn2d=1x2 | gloo | s | 0.0003 | - | - | - | 1 FAIL, 2 PASS, 1 SKIP |" in text
+    # Another size of the same: one row, and of both the worse.
+    result |= {"checks": [{"name": "fixed-vs-one/a", "status": "PASS", "measured": 2e-3}]}
+    settings["video_rows"] = "r"
+    (tmp_path / "parity-z.json").write_text(readme.json.dumps(result))
+    assert "| gloo | r, s | 0.002 | - | - | 2e-06 | 2 PASS |" in readme.parity(tmp_path, brief=True)
 
 
 def test_readme_targets_and_files_vs_tree():

@@ -6,8 +6,8 @@ Like a graph it runs no Python of the function, reads and writes at the addresse
 and refuses host reads while it captures.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -24,6 +24,12 @@ HOST_READS = (
 )
 
 
+def reads_host(operator: Callable, args: tuple) -> bool:
+    """Whether an operator needs values on the host: one of HOST_READS, or an index by a mask."""
+    masks = (getattr(x, "dtype", None) is torch.bool for x in tree_leaves(args[1:]))
+    return operator in HOST_READS or (operator is aten.index.Tensor and any(masks))
+
+
 def _refuse(*args) -> None:
     raise RuntimeError("a host read in a captured function: a graph cannot replay it")
 
@@ -37,34 +43,111 @@ class RecordedGraph:
 
     def replay(self) -> None:
         """Run all operators again, each into the tensors that it returned at capture."""
+        under_way = []
         for operator, args, kwargs, outputs in self.calls:
+            if operator.namespace != "c10d":
+                # Sends and receives between ranks begin together, as they did.
+                while under_way:
+                    under_way.pop().wait()
             result = operator(*args, **kwargs)
-            for leaf in tree_leaves(result):
-                # What an exchange between ranks returns beside its tensors: wait for it.
-                if isinstance(leaf, torch.ScriptObject):
-                    leaf.wait()
+            # What an exchange returns beside its tensors.
+            under_way += [x for x in tree_leaves(result) if isinstance(x, torch.ScriptObject)]
             for old, new in zip(outputs, _tensors(result)):
                 if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
+        while under_way:
+            under_way.pop().wait()
 
     def reset(self) -> None:
         """Forget them."""
         self.calls.clear()
 
 
-class _Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
+    """Records the operators that run into a graph."""
+
     def __init__(self, graph: RecordedGraph) -> None:
         super().__init__()
         self.graph = graph
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        masks = [x for x in tree_leaves(args[1:]) if getattr(x, "dtype", None) is torch.bool]
-        if operator in HOST_READS or (operator is torch.ops.aten.index.Tensor and masks):
+        if reads_host(operator, args):
             _refuse()
         result = operator(*args, **kwargs)
         self.graph.calls.append((operator, args, kwargs, _tensors(result)))
         return result
+
+
+class Counter(TorchDispatchMode):
+    """Counts launches of kernels, and reads on the host of values that are not there yet.
+
+    On a CPU nothing else tells where a tensor is, so what was moved to "cpu" by name is there.
+
+    Args:
+        kernels: functions to count calls of, as (where they are kept, name).
+    """
+
+    def __init__(self, *kernels: tuple[Any, str]) -> None:
+        super().__init__()
+        self.launches = self.reads = 0
+        # Some of these are no operators.
+        methods = [(torch.Tensor, name) for name in ("tolist", "numpy", "cpu", "to")]
+        self._names = {self._read: methods, self._launch: kernels}
+        self._patches = ExitStack()
+
+    def __enter__(self) -> "Counter":
+        for wrapper, names in self._names.items():
+            for where, name in names:
+                patch = mock.patch.object(where, name, wrapper(name, getattr(where, name)))
+                self._patches.enter_context(patch)
+        return super().__enter__()
+
+    def __exit__(self, *error) -> None:
+        self._patches.close()
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.reads += reads_host(operator, args) and not hasattr(args[0], "on_host")
+        return operator(*args, **(kwargs or {}))
+
+    def _launch(self, name: str, kernel: Callable) -> Callable:
+        def call(*args, **kwargs):
+            self.launches += 1
+            return kernel(*args, **kwargs)
+
+        return call
+
+    def _read(self, name: str, method: Callable) -> Callable:
+        def call(tensor, *args, **kwargs):
+            result = method(tensor, *args, **kwargs)
+            given = [x for x in (*args, *kwargs.values()) if isinstance(x, str)]
+            if name != "to" or "cpu" in given:
+                self.reads += not hasattr(tensor, "on_host")
+                if isinstance(result, torch.Tensor):
+                    result.on_host = True
+            return result
+
+        return call
+
+
+@contextmanager
+def recorded_graphs() -> Iterator[None]:
+    """Put the double in place of CUDA graphs, for a runner that knows of GPUs alone."""
+
+    class Graph(RecordedGraph):
+        def pool(self) -> None:
+            return None
+
+    @contextmanager
+    def capture(graph, pool=None):
+        capturing = mock.patch("torch.cuda.is_current_stream_capturing", lambda: True)
+        with capturing, Recorder(graph):
+            yield
+
+    idle = {"synchronize": lambda: None, "empty_cache": lambda: None}
+    with mock.patch.multiple("torch.cuda", CUDAGraph=Graph, graph=capture, **idle):
+        yield
 
 
 def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
@@ -81,7 +164,7 @@ def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
         stack.enter_context(mock.patch("torch.cuda.is_current_stream_capturing", lambda: True))
         for name in ("tolist", "numpy"):  # These are no operators.
             stack.enter_context(mock.patch.object(torch.Tensor, name, _refuse))
-        stack.enter_context(_Recorder(graph))
+        stack.enter_context(Recorder(graph))
         return graph, fn(*args, **kwargs)
 
 

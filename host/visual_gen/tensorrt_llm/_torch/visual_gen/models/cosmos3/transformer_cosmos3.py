@@ -382,7 +382,7 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
 
         Args:
             model_config: a ``DiffusionModelConfig``.
-            text_kv: "exact", or "padded" to compute what unfixed releases compute.
+            text_kv: "exact", or "padded" to compute what 1.3.0rc25 to rc29 compute.
 
         Raises:
             ValueError: an unknown ``text_kv``, a layout that cannot be run, or an attention
@@ -458,8 +458,8 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             )
         if vgm.ring_size > 1 and text_kv == "padded":
             raise ValueError(
-                f"ring_size={vgm.ring_size} with text_kv='padded': unfixed releases refuse a ring, "
-                "since text in front of the keys would count once for each block; use "
+                f"ring_size={vgm.ring_size} with text_kv='padded': 1.3.0rc25 to rc29 refuse a "
+                "ring, since text in front of the keys would count once for each block; use "
                 "ulysses_size or Attention2D, or text_kv='exact'"
             )
         if model_config.mapping.tp_size != vgm.tp_size:
