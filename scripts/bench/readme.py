@@ -3,8 +3,8 @@
 """The tables of README.md and results/README.md: `python -m bench.readme [--check]`.
 
 Both are made from the result files; a test holds them against what this writes, so that no number
-is typed by hand. README.md shows parity's results, sizes together, and what a user waits for, one table each,
-results/README.md everything, each limit too.
+is typed by hand. README.md shows parity's results, sizes together, and what a user waits for, one
+table each, results/README.md everything, each limit too.
 """
 
 from __future__ import annotations
