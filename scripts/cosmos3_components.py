@@ -57,6 +57,40 @@ def make_scheduler():
     return UniPCMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction")
 
 
+def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
+    """Returns the host's pipeline with all components; its transformer has no weights yet.
+
+    Args:
+        model_config: DiffusionModelConfig of the transformer.
+        device: Where requests run.
+        graphs: (height, width, frames) of each shape that warmup() runs, for a pipeline with
+            graphs; None for one without, whose warmup() does nothing.
+        **transformer_kwargs: Passed to the transformer.
+    """
+    from tensorrt_llm._torch.visual_gen.config import DiffusionPipelineConfig, Switch
+    from tensorrt_llm._torch.visual_gen.models.cosmos3.pipeline_cosmos3 import (
+        Cosmos3OmniMoTPipeline,
+    )
+
+    switch, config = Switch(graphs is not None), model_config.pretrained_config
+    pipeline = Cosmos3OmniMoTPipeline(
+        DiffusionPipelineConfig(
+            {"transformer": model_config}, device, switch, warmup_shapes=graphs or ()
+        ),
+        **transformer_kwargs,
+    )
+    if graphs is not None and torch.device(device).type == "cpu":
+        # There is no free memory of a GPU to take a share of.
+        pipeline.transformer.graph_inputs.max_bytes = 1 << 30
+    pipeline.load_components(
+        vae=make_vae(config.latent_channel, model_config.torch_dtype, device),
+        tokenizer=ChatTokenizer(),
+        scheduler=make_scheduler(),
+        audio_tokenizer=SoundDecoder(config.sound_dim) if pipeline.audio_gen else None,
+    )
+    return pipeline
+
+
 class ChatTokenizer:
     """Qwen's tokenizer, with the methods that pipelines call on transformers' class.
 

@@ -73,6 +73,7 @@ def make_request(kind: str, prompt: str = PROMPT, negative: str = "", **changes)
             **request,
         }
     if kind == "transfer":
+        request["prompt"] = upsampled(prompt)
         chunk = request["num_frames"]
         total = request["num_frames"] = 2 * chunk - 1
         request["transfer_config"] = {
@@ -85,6 +86,12 @@ def make_request(kind: str, prompt: str = PROMPT, negative: str = "", **changes)
             **controls,
         }
     return request
+
+
+def upsampled(prompt: str) -> str:
+    """Returns a prompt with a line for each shot, as long as those that transfers are given."""
+    shots = [f"Shot {i}: seen from {10 + i} degrees, {i} steps away." for i in range(24)]
+    return " ".join([prompt, *shots])
 
 
 def forward_arguments(request: Request) -> dict[str, Any]:
@@ -111,6 +118,22 @@ def chunks(request: Request) -> int:
         return 1
     chunk, keep = config["num_video_frames_per_chunk"], config["num_conditional_frames"]
     return 1 + max(0, math.ceil((config["num_frames"] - chunk) / (chunk - keep)))
+
+
+def growth(request: Request) -> float:
+    """Returns by how much guidance, steps and chunks carry the error of one forward on."""
+    config = request.get("transfer_config", {})
+    guidance = config.get("guidance_scale", request["guidance_scale"])
+    control = config.get("control_guidance", 1.0)
+    positive = max(1.0, guidance) * (abs(control) + abs(control - 1))
+    steps = request["num_inference_steps"] * chunks(request)
+    return (positive + max(0.0, guidance - 1)) * steps
+
+
+def first_chunk(request: Request) -> int:
+    """Returns the frames of the first part; those that follow show one fewer."""
+    frames = request.get("num_frames") or request["action_chunk_size"] + 1
+    return request.get("transfer_config", {}).get("num_video_frames_per_chunk", frames)
 
 
 def picture(height: int, width: int, seed: int = 0) -> bytes:
