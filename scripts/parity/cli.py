@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from cosmos3_requests import TYPES
 from hostpath import ROOT
 from make_command import make_command
 
@@ -122,6 +123,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="N,M",
         help="random prompts of N (negative) and M (positive) tokens",
     )
+    add(
+        "--request",
+        nargs="?",
+        const="all",
+        choices=(*TYPES, "all"),
+        help="compare whole requests: their final latents and their frames (all)",
+    )
+    add("--graphs", action="store_true", help="with --request: answer from CUDA graphs")
     add("--checkpoint", type=Path, metavar="DIR", help="real weights in diffusers' format")
     add("--trtllm-dir", type=Path, metavar="DIR", help="run on this checkout's own code")
     add("--no-oracle", action="store_true", help="leave diffusers' transformer out")

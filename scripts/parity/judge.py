@@ -25,7 +25,7 @@ Check = dict[str, Any]
 # One forward on P ranks against one rank. float32: eight roundings of slack over the 6e-7 that
 # the order of summation costs at 4 layers; float64: the same in its own precision, with room for
 # the float32 pieces that all runs share; bfloat16 on a CPU: one rounding flipped in a thousand
-# values. On GPUs bfloat16 has no slack, see _Case.limit().
+# values. On GPUs bfloat16 has no slack, see Case.limit().
 FORWARD_LIMIT = {"float32": 5e-6, "float64": 1e-12, "bfloat16": 1e-4}
 # float64 where something works in float32 whatever the model's dtype.
 FLOAT32_PIECES_LIMIT = 5e-6
@@ -33,6 +33,8 @@ FLOAT32_PIECES_LIMIT = 5e-6
 ORACLE_LIMIT = 5e-6
 # What the bug costs at least; a comparison that it passes proves nothing.
 SEEN_LIMIT = 1e-3
+# Of decoded frames: one step of an 8-bit colour.
+FRAME_LIMIT = 1 / 255
 # Where a dtype's own rounding is the yardstick: at most this times the single-rank path's error.
 OWN_ERROR_FACTOR = 2.0
 # Why a layout adds up in another order than one rank, by axis of VisualGenMapping.
@@ -55,10 +57,11 @@ def judge(results: dict[str, Any], settings: dict[str, Any]) -> tuple[list[Check
         The checks, and all errors by comparison, step and part. Names of cases but the first
         begin with the case's.
     """
+    kind = RequestCase if "requests" in settings else Case
     checks, errors = [_finite(results), _ranks_agree(results, settings)], {}
     for number, case in enumerate(settings["cases"]):
         prefix = f"{case['name']}/" if number else ""
-        judged = _Case(results, settings, case)
+        judged = kind(results, settings, case)
         judged.compare()
         checks += [{**check, "name": prefix + check["name"]} for check in judged.checks]
         errors |= {prefix + key: value for key, value in judged.errors.items()}
@@ -129,8 +132,9 @@ def per_part(found: torch.Tensor, expected: torch.Tensor) -> dict[str, list[floa
 
 
 def _finite(results) -> Check:
+    keys = ("velocity", "trajectory")
     sizes = [
-        float(case["velocity"].double().square().mean().sqrt())
+        float(next(case[k] for k in keys if k in case).double().square().mean().sqrt())
         for run in results.values()
         for case in run["cases"].values()
     ]
@@ -139,7 +143,7 @@ def _finite(results) -> Check:
         "healthy-size",
         worst,
         100.0,
-        "root mean square of velocities lies in [0.01, 100] in every run",
+        "root mean square of velocities, of a request's latents, lies in [0.01, 100] in every run",
     )
 
 
@@ -157,6 +161,8 @@ def _ranks_agree(results, settings) -> Check:
 def _observed(results, settings) -> list[Check]:
     """What a step launches and reads back, and what replayed graphs answer, before and after."""
     names = observed_runs(settings)
+    if "requests" in settings:
+        return []
     if not names:
         return [skip("stale-replay", "ranks that share a GPU exchange through no graph")]
     ranks = ([report["observed"] for report in results[name]["reports"]] for name in names)
@@ -190,7 +196,7 @@ def _observed(results, settings) -> list[Check]:
 ONE_RANK = "--ranks 1: there is no run on several ranks"
 
 
-class _Case:
+class Case:
     """The checks of one case.
 
     Args:
@@ -379,3 +385,69 @@ class _Case:
             + (f", {whole} times for ranks that keep it whole," if whole > 1 else "")
             + " and one bucket",
         )
+
+
+class RequestCase(Case):
+    """The checks of one request."""
+
+    def compare(self) -> None:
+        """Fills `errors` and `checks`."""
+        steps, one = self.case["steps"], self.results["one"]
+        ends = slice(steps - 1, None, steps)
+        final = {}
+        for name, run in self.results.items():
+            if name == "one":
+                continue
+            pairs = zip(run["trajectory"], one["trajectory"])
+            self.errors[f"trajectory/{name}-vs-one"] = [relative(*pair) for pair in pairs]
+            final[name] = self.errors[f"trajectory/{name}-vs-one"][ends]
+            difference = (run["frames"].int() - one["frames"].int()).abs()
+            square = float(difference.double().square().mean()) / 255**2
+            self.errors[f"frames/{name}-vs-one"] = {
+                "largest": float(difference.max()) / 255,
+                # None where they are equal.
+                "psnr": -10 * math.log10(square) if square else None,
+            }
+        several = "fixed" if "fixed" in final else "unfixed-one"
+        limit, frame_limit, note = self._limits(final)
+        names = [f"final-latents/chunk{i}" for i in range(len(final[several]))]
+        names = names if len(names) > 1 else ["final-latents"]
+        self.checks += [
+            at_most(name, error, limit, note) for name, error in zip(names, final[several])
+        ]
+        self.checks.append(
+            at_most("frames", self._frames(several)["largest"], frame_limit, self._psnr(several))
+        )
+        for stream in {"audio", "action"} & one.keys():
+            error = relative(self.results[several][stream], one[stream])
+            self.checks.append(at_most(stream, error, limit, note))
+        if "unfixed" not in final:
+            self.checks.append(skip("unfixed-seen", ONE_RANK))
+            return
+        worst = largest(final["unfixed"])
+        if self.case["pads"]:
+            seen = f"the bug in the final latents, frames {self._psnr('unfixed')}"
+            self.checks.append(above("unfixed-seen", worst, SEEN_LIMIT, seen))
+        else:
+            why = "this layout pads neither prompts nor rows: nothing is wrong"
+            self.checks.append(at_most("unfixed-vs-one", worst, limit, why))
+
+    def _limits(self, final) -> tuple[float, float, str]:
+        """Returns limits of latents and of frames, and why."""
+        if self.settings["dtype"] != "bfloat16":
+            factor = self.case["growth"]
+            note = f"the limit per forward times {factor:g} for guidance, steps and chunks"
+            return self.forward_limit() * factor, FRAME_LIMIT, note
+        why = self.limit()[1]
+        if why == "to the last bit":
+            return 0.0, 0.0, why
+        factor, own = OWN_ERROR_FACTOR, self._frames("float32")["largest"]
+        latents = factor * largest(final["float32"])
+        return latents, max(FRAME_LIMIT, factor * own), f"{why}, from float32"
+
+    def _frames(self, name: str) -> dict[str, Any]:
+        return self.errors[f"frames/{name}-vs-one"]
+
+    def _psnr(self, name: str) -> str:
+        found = self._frames(name)["psnr"]
+        return "equal to one rank's" if found is None else f"PSNR {found:.1f} dB to one rank's"

@@ -162,6 +162,38 @@ def draw(final: dict[str, tuple[str, Any]], patch: int, low: float) -> dict[str,
     return {"frames": frames, "range": [low, high], "shape": shape, "columns": columns}
 
 
+def film(frames: dict[str, np.ndarray], chunk: int) -> dict[str, Any]:
+    """Returns the frames of a request, as a result file keeps them.
+
+    Args:
+        frames: By run, uint8 [F, height, width, 3]; the first is what the others are held against.
+        chunk: Frames of the first chunk; those that follow show one fewer.
+
+    Returns:
+        "rows": the runs, and how far each is from the first, 8 times as bright; "strips", one
+        picture of all rows for each chunk; "animation", a GIF of all rows side by side.
+    """
+    first, *_ = frames.values()
+    rows = dict(frames)
+    for title, found in list(frames.items())[1:]:
+        distance = 8 * np.abs(found.astype(np.int16) - first)
+        rows[f"8 x difference: {title}"] = np.clip(distance, 0, 255).astype(np.uint8)
+    # Half the size: pictures of a random model are noise, which no format makes small.
+    small = np.stack([values[:, ::2, ::2] for values in rows.values()])
+    edges = [0, *range(chunk, len(first), max(1, chunk - 1)), len(first)]
+    parts = [small[:, a:b] for a, b in zip(edges, edges[1:])]
+    strips = [
+        _encoded(_paletted(np.concatenate(list(np.concatenate(x.swapaxes(0, 1), axis=2)))))
+        for x in parts
+    ]
+    moving = [_paletted(np.concatenate(list(x), axis=1)) for x in small.swapaxes(0, 1)]
+    buffer = io.BytesIO()
+    options = {"save_all": True, "append_images": moving[1:], "duration": 160, "loop": 0}
+    moving[0].save(buffer, "GIF", **options)
+    animation = base64.b64encode(buffer.getvalue()).decode()
+    return {"rows": list(rows), "strips": strips, "animation": animation}
+
+
 def error_plot(
     panels: list[tuple[str, list[tuple[str, str, list[float]]], float | None]], dark: bool
 ) -> str:
@@ -169,7 +201,7 @@ def error_plot(
 
     Args:
         panels: (title, lines, limit); a line is (label, colour role, errors by step), and the
-            role is "unfixed", "fixed" or "plain".
+            role is "unfixed", "fixed" or "plain"; any other takes the next colour.
         dark: For a dark page.
 
     Returns:
@@ -204,7 +236,7 @@ def error_plot(
                     # On a logarithmic scale 0 has no place; the lower edge says "equal".
                     [max(float(error), low) for error in errors],
                     "o--" if "positive" in label else "o-",
-                    color=roles[role],
+                    color=roles.get(role),
                     label=label,
                     markersize=3.2,
                     linewidth=1.6,
@@ -231,6 +263,12 @@ def _fewer_colours(data: bytes) -> str:
     from PIL import Image
 
     return _encoded(Image.open(io.BytesIO(data)).quantize(64, method=Image.Quantize.FASTOCTREE))
+
+
+def _paletted(pixels: np.ndarray):
+    from PIL import Image
+
+    return Image.fromarray(pixels).quantize(64, method=Image.Quantize.FASTOCTREE)
 
 
 def _encoded(image) -> str:

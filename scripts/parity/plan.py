@@ -11,20 +11,22 @@ import argparse
 import math
 import re
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import fa4
 import torch
+from cosmos3_checkpoint import check_checkpoint
+from cosmos3_checkpoint import read_config as read_checkpoint_config
+from cosmos3_requests import FRAMES, HEIGHT, OMNI, WIDTH, chunks, growth
 from patchset.report import Refusal
 from preflight.cli import Request, judge
 from preflight.config import Sizes, parse_config, read_config
 from preflight.model import parse_model
 
-from parity.checkpoint import check_checkpoint
-from parity.checkpoint import read_config as read_checkpoint_config
 from parity.machine import check_memory
 from parity.prompts import MAX_TOKENS, Prompt, load_prompts, random_prompts, tokenize
+from parity.requests import make_requests
 from parity.sizes import SIZES, VOCABULARY, full_config
 from parity.sources import Source, find_sources
 
@@ -47,6 +49,7 @@ class Case:
         rows: Of the video in the generation sequence.
         steps: Denoising steps.
         pads: Whether the old way pads anything, so that its error can be seen.
+        request: What a pipeline is asked, None where the loop of this package is followed.
     """
 
     name: str
@@ -55,11 +58,16 @@ class Case:
     rows: int
     steps: int
     pads: bool
+    request: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
         """Returns what the record says about it."""
         lengths = {prompt.role: len(prompt.ids) for prompt in self.prompts}
-        return asdict(self) | {"prompts": lengths}
+        names = [field.name for field in fields(self) if field.name != "request"]
+        facts = {name: getattr(self, name) for name in names} | {"prompts": lengths}
+        if self.request is not None:
+            facts |= {"chunks": chunks(self.request), "growth": growth(self.request)}
+        return facts
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     _check_numbers(args)
     sizes, backend = _layout(args)
     config = _model(args)
-    cases = _cases(args, sizes, config["latent_patch_size"])
+    cases = _cases(args, sizes, config)
     for case in cases:
         _check_layout(sizes, backend, config, case.rows)
     device = _device(args, sizes)
@@ -151,7 +159,14 @@ def make_plan(args: argparse.Namespace) -> Plan:
         "padding_bug": checkout is None or checkout["padding_bug"],
         "text_row_bytes": _text_row_bytes(config, sizes, args.dtype),
     }
-    runs = plan_runs(sizes, args.dtype, backend, oracle=not args.no_oracle)
+    runs = plan_runs(sizes, args.dtype, backend, oracle=not (args.no_oracle or args.request))
+    if args.request:
+        settings |= {"requests": [case.name for case in cases], "graphs": args.graphs}
+        if sizes.processes > 1:
+            runs = [run for run in runs if run.name != "unfixed-one"]
+        elif args.graphs:
+            title = "one rank, from graphs"
+            runs.append(Run("fixed", title, "fixed", args.dtype, backend, {}))
     return Plan(settings, cases, runs, sources, checkout)
 
 
@@ -183,6 +198,8 @@ def plan_runs(sizes: Sizes, dtype: str, backend: str, oracle: bool) -> list[Run]
 
 def observed_runs(settings: dict[str, Any]) -> tuple[str, ...]:
     """Returns the unfixed and the fixed run whose steps and graphs are looked at, if any."""
+    if "requests" in settings:
+        return ()
     if settings["ranks"] == 1:
         return "unfixed-one", "one"
     # An exchange through gloo is no part of a CUDA graph.
@@ -214,6 +231,13 @@ def parse_layout(text: str) -> Sizes:
 
 
 def _check_numbers(args) -> None:
+    others = {"--video": args.video, "--prompt-tokens": args.prompt_tokens}
+    others |= {"--trtllm-dir": args.trtllm_dir}
+    wrong = [name for name, value in others.items() if value is not None]
+    if args.request and wrong:
+        raise ValueError(f"--request does not go with {', '.join(wrong)}; leave one of them out.")
+    if args.graphs and not args.request:
+        raise ValueError("--graphs goes with --request; add --request t2v.")
     if not 1 <= args.steps <= 1000:
         raise ValueError(f"--steps {args.steps} is outside [1, 1000]; try 6.")
     if not 0 <= args.seed < 2**63:
@@ -260,7 +284,7 @@ def _layout(args) -> tuple[Sizes, str]:
 
 def _model(args) -> dict[str, Any]:
     if args.checkpoint is None:
-        return full_config(SIZES[args.size])
+        return full_config(SIZES[args.size] | (OMNI if args.request else {}))
     config = read_checkpoint_config(args.checkpoint)
     check_checkpoint(args.checkpoint, config)
     if config["vocab_size"] < VOCABULARY:
@@ -271,18 +295,28 @@ def _model(args) -> dict[str, Any]:
     return config
 
 
-def _cases(args, sizes: Sizes, patch: int) -> list[Case]:
-    """Returns the request that was asked for, or a video and an image when none was."""
+def _cases(args, sizes: Sizes, config: dict[str, Any]) -> list[Case]:
+    """Returns the requests that were asked for, or a video and an image when none was."""
+    patch = config["latent_patch_size"]
 
-    def case(name, prompts, video, steps):
+    def case(name, prompts, video, steps, request=None):
         frames, height, width = video
         rows = frames * math.ceil(height / patch) * math.ceil(width / patch)
         ways, lengths = sizes.sequence_size, [len(prompt.ids) for prompt in prompts]
         # A rank of one guidance branch has one prompt, which is as long as the longest.
         unequal = sizes.cfg_size == 1 and len(set(lengths)) > 1
         pads = ways > 1 and (unequal or any(n % ways for n in (*lengths, rows)))
-        return Case(name, prompts, video, rows, steps, pads)
+        return Case(name, prompts, video, rows, steps, pads, request)
 
+    if args.request:
+        prompts = load_prompts(args.prompts)
+        texts = tuple(prompt.text for prompt in prompts)
+        size = (HEIGHT // 16, WIDTH // 16)
+        return [
+            case(name, prompts, (frames, *size), args.steps, request)
+            for name, request in make_requests(args.request, args, texts, config).items()
+            for frames in [1 if name == "t2i" else (FRAMES - 1) // 4 + 1]
+        ]
     if args.prompt_tokens is not None:
         expected = f"two lengths of 1 to {MAX_TOKENS} tokens, such as 7,19"
         given = ("--prompt-tokens", args.prompt_tokens, 2, MAX_TOKENS)

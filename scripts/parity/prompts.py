@@ -51,6 +51,18 @@ def vocabulary_size() -> int:
     return tokenizer()._tokenizer.n_vocab
 
 
+def chat_turn(*turns: tuple[str, str]) -> list[int]:
+    """Returns the ids of (speaker, text) in turn, and of the opening of the assistant's."""
+    qwen = tokenizer()
+    newline, ids = qwen.encode("\n"), []
+    for speaker, text in turns:
+        # Encoded apart, so that "<|im_end|>" inside a prompt cannot end the turn.
+        body = qwen.encode(text, allowed_special=set())
+        ids += [qwen.im_start_id, *qwen.encode(speaker), *newline, *body]
+        ids += [qwen.im_end_id, *newline]
+    return [*ids, qwen.im_start_id, *qwen.encode("assistant"), *newline]
+
+
 def tokenize(role: str, text: str, max_tokens: int = MAX_TOKENS) -> Prompt:
     """Tokenises one prompt.
 
@@ -71,20 +83,11 @@ def tokenize(role: str, text: str, max_tokens: int = MAX_TOKENS) -> Prompt:
     text = text.strip()
     if not text and role == "positive":
         raise ValueError('the positive prompt is empty; expected text, such as "A red fox".')
-    qwen = tokenizer()
-    # Encoded apart, so that "<|im_end|>" inside a prompt cannot end the turn.
-    body = qwen.encode(text, allowed_special=set())
-    newline = qwen.encode("\n")
-    ids = [
-        *(qwen.im_start_id, *qwen.encode("user"), *newline, *body, qwen.im_end_id, *newline),
-        *(qwen.im_start_id, *qwen.encode("assistant"), *newline),
-        *(qwen.im_end_id, VISION_START),
-    ]
+    ids = [*chat_turn(("user", text)), tokenizer().im_end_id, VISION_START]
     if len(ids) > max_tokens:
         raise ValueError(
-            f"the {role} prompt has {len(ids)} tokens; the model takes {max_tokens}, "
-            f"{len(ids) - len(body)} of them for the chat turn. Shorten it by "
-            f"{len(ids) - max_tokens}."
+            f"the {role} prompt has {len(ids)} tokens, those of the chat turn included; the model "
+            f"takes {max_tokens}. Shorten it by {len(ids) - max_tokens}."
         )
     return Prompt(role, text, tuple(ids))
 

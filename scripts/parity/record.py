@@ -11,10 +11,11 @@ from typing import Any
 
 import provenance
 import row_products
+from cosmos3_requests import first_chunk
 
 from parity import prompts as prompts_module
 from parity.machine import machine_facts, usable_cores
-from parity.pictures import draw
+from parity.pictures import draw, film
 from parity.plan import Plan, Run
 from parity.sampling import make_scheduler
 from parity.show import shown_path
@@ -77,6 +78,7 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
             settings["config"]["latent_patch_size"],
             BLACK[settings["dtype"]],
         ),
+        **({"films": _films(plan, results)} if "requests" in settings else {}),
         "machine": machine,
         "versions": provenance.versions(),
         "cost": {
@@ -84,6 +86,18 @@ def describe(plan: Plan, results: dict[str, Any], command: str, commit: str | No
             "cores": usable_cores(),
         },
     }
+
+
+def _films(plan: Plan, results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the frames of each request by run, as a result file keeps them."""
+    shown = [run for run in plan.runs if run.name in ("one", "unfixed-one", "unfixed", "fixed")]
+    films = []
+    for case in plan.cases:
+        frames = {
+            run.title: results[run.name]["cases"][case.name]["frames"].numpy() for run in shown
+        }
+        films.append({"name": case.name, **film(frames, first_chunk(case.request))})
+    return films
 
 
 def _run_facts(run: Run, plan: Plan, result: dict[str, Any]) -> dict[str, Any]:

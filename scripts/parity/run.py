@@ -31,15 +31,21 @@ def run(plan: Plan, scratch: Path) -> dict[str, dict[str, Any]]:
         RunFailed: A process died.
     """
     settings, inputs = plan.settings, {}
-    for case in plan.cases:
+    requests = {case.name: case.request for case in plan.cases if case.request}
+    torch.save(requests, scratch / "requests.pt")
+    for case in plan.cases if not requests else ():
         ids, mask = pad_prompts(case.prompts)
         shape = (settings["config"]["latent_channel"], *case.video)
         latents = starting_latents(shape, settings["seed"], settings["checkpoint"] is None)
         inputs[case.name] = {"text_ids": ids, "text_mask": mask, "latents": latents}
     torch.save(inputs, scratch / "inputs.pt")
     results, done = {}, 0
-    steps = sum(case.steps for case in plan.cases)
-    forwards = {run_.name: _forwards(run_, steps, len(plan.cases)) for run_ in plan.runs}
+    # A transfer has three branches.
+    branches = [3 * case.facts()["chunks"] if case.name == "transfer" else 1 for case in plan.cases]
+    steps = sum(case.steps * number for case, number in zip(plan.cases, branches))
+    forwards = {
+        run_.name: _forwards(run_, steps, len(plan.cases), bool(requests)) for run_ in plan.runs
+    }
     with _bar(sum(forwards.values())) as bar:
         for run_ in plan.runs:
             bar.set_description_str(run_.title, refresh=sys.stderr.isatty())
@@ -91,6 +97,9 @@ def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
         "oracle": source is None,
         "steps": {case.name: case.steps for case in plan.cases},
         "inputs": str(scratch / "inputs.pt"),
+        "requests": str(scratch / "requests.pt") if "requests" in settings else None,
+        # Held against a run without graphs, which nothing can make stale.
+        "graphs": settings.get("graphs", False) and run_.name == "fixed",
         "recorded": None if run_.name == "one" else str(scratch / "one" / "result.pt"),
         "probe": _probe(run_, plan),
         # The last request is the smallest.
@@ -112,8 +121,8 @@ def _probe(run_: Run, plan: Plan) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def _forwards(run_: Run, steps: int, cases: int) -> int:
+def _forwards(run_: Run, steps: int, cases: int, requests: bool) -> int:
     """Returns how many forwards a run makes at most."""
     if run_.source is None:
         return cases
-    return steps if run_.name == "one" else 2 * steps - cases
+    return steps if run_.name == "one" or requests else 2 * steps - cases

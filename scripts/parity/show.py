@@ -169,6 +169,14 @@ def summary(record: dict[str, Any]) -> str:
         ranks += f" ({', '.join(f'{axis} {size}' for axis, size in settings['layout'].items())})"
     if record.get("checkout"):
         ranks += ", on a TensorRT-LLM checkout's own files"
+    if "requests" in settings:
+        graphs = " from graphs" if settings["graphs"] else ""
+        return (
+            f"{model} on {ranks}, {settings['dtype']}, {settings['backend']}, on "
+            f"{record['machine']['device_name']}; whole requests{graphs}: "
+            f"{', '.join(settings['requests'])}; {settings['steps']} steps, guidance "
+            f"{settings['guidance']:g}. The latents drawn are the first request's."
+        )
     others = "".join(
         f"; besides, {case['name']}: prompts of {case['prompts']['negative']} and "
         f"{case['prompts']['positive']} tokens, {case['rows']} rows, {case['steps']} steps"
@@ -279,6 +287,7 @@ def html(record: dict[str, Any]) -> str:
         headline=escape(headline(checks)),
         summary=escape(summary(record)),
         pictures=_pictures(record),
+        films="\n".join(_film(**film) for film in record.get("films", ())),
         plot_light=light,
         plot_dark=dark,
         checks="\n".join(_row(_cells(check), check["status"].lower()) for check in checks),
@@ -331,8 +340,23 @@ def _pictures(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _uri(png: str) -> str:
-    return f"data:image/png;base64,{png}"
+def _film(name: str, rows: list[str], strips: list[str], animation: str) -> str:
+    """Returns the section of a request: an animation, and a strip of each chunk's frames."""
+    pictures = [("moving", _uri(animation, "gif"))]
+    pictures += [(f"chunk {number}", _uri(strip)) for number, strip in enumerate(strips)]
+    images = "".join(
+        f'<p class="foot">{text}</p><img src="{uri}" alt="{name}, {text}">'
+        for text, uri in pictures
+    )
+    order = escape(", ".join(rows))
+    return (
+        f'<section class="film"><h2>The frames: {name}</h2><p class="soft">From left to right, and '
+        f"below from top to bottom: {order}.</p>{images}</section>"
+    )
+
+
+def _uri(data: str, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{data}"
 
 
 def _power(low: float, decades: int) -> str:
@@ -343,6 +367,17 @@ def _power(low: float, decades: int) -> str:
 def _panels(record: dict[str, Any]):
     """Returns what error_plot() takes: velocities by forward, and latents by step."""
     errors, lengths = record["errors"], record["prompts"]["lengths"]
+    names = record["settings"].get("requests")
+    if names:
+        keys = [("" if i == 0 else f"{name}/") + "trajectory/" for i, name in enumerate(names)]
+        return [
+            (
+                f"latents after each step, {run['title']}",
+                [(n, n, errors[f"{key}{run['name']}-vs-one"]) for n, key in zip(names, keys)],
+                None,
+            )
+            for run in record["runs"][1:]
+        ]
     pairs = [
         ("unfixed-vs-one", "unfixed", "unfixed"),
         ("fixed-vs-one", "fixed", "fixed"),

@@ -18,22 +18,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import row_products
 import torch
 
-from parity import outside
-from parity.checkpoint import CheckpointWeights, random_weights
+from parity.models import Model, Oracle, Pipeline
 from parity.observe import observe
 from parity.sampling import denoise
-
-# A rank that hangs without dying ends its peers' waiting after this.
-COLLECTIVE_TIMEOUT = timedelta(seconds=300)
-MODEL = "tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3"
 
 
 def main(folder: Path, rank: int) -> int:
@@ -73,12 +66,16 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
     with torch.no_grad():
         if spec["probe"]:
             uneven = row_products.uneven(spec["config"], spec["probe"], device)
-        model = (_Oracle if spec["oracle"] else _Model)(spec, device, folder, rank)
-        results = {}
-        for name, steps in spec["steps"].items():
-            model.begin(inputs[name])
-            results[name] = _evaluate(model, spec, steps, inputs[name], recorded.get(name))
-            model.end(name)
+        if spec["requests"]:
+            model = Pipeline(spec, device, folder, rank)
+            # Our own file: pictures and clips as bytes.
+            requests = torch.load(spec["requests"], weights_only=False)
+            model.pipeline.warmup()
+            model.seconds.clear()
+            results = {name: model.answer(request) for name, request in requests.items()}
+        else:
+            model = (Oracle if spec["oracle"] else Model)(spec, device, folder, rank)
+            results = _follow(model, spec, inputs, recorded)
     if rank == 0:
         torch.save(results, folder / "result.pt")
     device_peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
@@ -97,6 +94,16 @@ def _run(spec: dict[str, Any], folder: Path, rank: int) -> dict[str, Any]:
     }
     model.close()
     return report
+
+
+def _follow(model, spec, inputs, recorded) -> dict[str, dict[str, torch.Tensor]]:
+    """Denoises all cases in this package's own loop."""
+    results = {}
+    for name, steps in spec["steps"].items():
+        model.begin(inputs[name])
+        results[name] = _evaluate(model, spec, steps, inputs[name], recorded.get(name))
+        model.end(name)
+    return results
 
 
 def _evaluate(model, spec, steps, inputs, recorded) -> dict[str, torch.Tensor]:
@@ -133,178 +140,12 @@ def _evaluate(model, spec, steps, inputs, recorded) -> dict[str, torch.Tensor]:
     return results
 
 
-class _Runner:
-    """What both kinds of model share: the progress file and the clock."""
-
-    def __init__(self, spec, device, folder, rank):
-        self.spec = spec
-        self.device = device
-        self.dtype = getattr(torch, spec["dtype"])
-        self.seconds: list[float] = []
-        # What was changed from outside about code that is not this project's own.
-        self.outside: list[str] = []
-        # Bytes of text K/V that this rank held, by case.
-        self.text_bytes: dict[str, int] = {}
-        self._progress = folder / "progress" if rank == 0 else None
-
-    def begin(self, inputs: dict[str, torch.Tensor]) -> None:
-        """Takes the prompts of a request."""
-        raise NotImplementedError
-
-    def end(self, case: str) -> None:
-        """Forgets the prompts."""
-
-    def forward(self, latents: torch.Tensor, timestep: int) -> torch.Tensor:
-        """Returns the velocities [B, C, T, H, W] at latents [C, T, H, W]."""
-        started = time.perf_counter()
-        velocity = self._forward(latents.to(self.device, self.dtype), timestep)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.seconds.append(time.perf_counter() - started)
-        if self._progress is not None:
-            self._progress.write_text(str(len(self.seconds)))
-        return velocity
-
-    def _weights(self) -> Mapping[str, torch.Tensor]:
-        spec = self.spec
-        if spec["checkpoint"]:
-            return CheckpointWeights(Path(spec["checkpoint"]), spec["config"], self.device)
-        return random_weights(spec["config"], spec["seed"], self.device)
-
-    def attention(self) -> str | None:
-        """Returns what attends, from the outermost wrapper to the compute backend."""
-        return None
-
-    def close(self) -> None:
-        """Leaves the process group."""
-
-
-class _Model(_Runner):
-    """VisualGen's transformer, on this rank of a process group."""
-
-    def __init__(self, spec, device, folder, rank):
-        super().__init__(spec, device, folder, rank)
-        from importlib import import_module
-
-        if spec["real"]:
-            self.outside += outside.before_import(device, self.dtype, spec["backend"])
-        self._distributed = spec["ranks"] > 1
-        self.mapping = None
-        if self._distributed:
-            torch.distributed.init_process_group(
-                spec["exchange"].lower(),
-                # A file, so that no other program can take the port in between.
-                init_method=f"file://{folder.resolve()}/rendezvous",
-                rank=rank,
-                world_size=spec["ranks"],
-                timeout=COLLECTIVE_TIMEOUT,
-                device_id=device if spec["exchange"] == "NCCL" else None,
-            )
-            mapping_class = import_module("tensorrt_llm._torch.visual_gen.mapping").VisualGenMapping
-            self.mapping = mapping_class(world_size=spec["ranks"], rank=rank, **spec["layout"])
-        config_class = import_module("tensorrt_llm._torch.visual_gen.config").DiffusionModelConfig
-        config = config_class.from_diffusers(
-            spec["config"],
-            backend=spec["backend"],
-            dtype=self.dtype,
-            visual_gen_mapping=self.mapping,
-        )
-        transformer_class = import_module(MODEL).Cosmos3VFMTransformer
-        with torch.device(device):
-            model = transformer_class(config, **spec["transformer_kwargs"])
-        if spec["real"]:
-            self.outside += outside.before_loading(model, self.dtype, device)
-        model.load_weights(self._weights())
-        model.post_load_weights()
-        if spec["real"]:
-            outside.after_loading(model, self.dtype)
-        self.model = model.to(device).eval()
-        self.branches = self.mapping.cfg_size if self._distributed else 1
-
-    def begin(self, inputs):
-        # With one guidance branch on each half of the ranks, each has one prompt of the two.
-        first = self.mapping.cfg_rank if self.branches > 1 else 0
-        mine = slice(first, len(inputs["text_ids"]), self.branches)
-        self.ids = inputs["text_ids"][mine].to(self.device)
-        self.mask = inputs["text_mask"][mine].to(self.device)
-
-    def end(self, case):
-        self.text_bytes[case] = _tensor_bytes(self.model.cached_kv)
-        self.model.reset_cache()
-
-    def arguments(self, latents: torch.Tensor, timestep: int) -> dict[str, Any]:
-        """Returns what the transformer's forward takes in one step."""
-        batch = len(self.ids)
-        raw = torch.full((batch,), float(timestep), device=self.device)
-        return {
-            "hidden_states": latents.expand(batch, *latents.shape).contiguous(),
-            "timestep": raw,
-            "raw_timestep": raw,
-            "text_ids": self.ids,
-            "text_mask": self.mask,
-            "video_shape": tuple(latents.shape[1:]),
-            "fps": self.spec["fps"],
-        }
-
-    def _forward(self, latents, timestep):
-        video = self.model(**self.arguments(latents, timestep)).video
-        if self.branches == 1:
-            return video
-        both = [torch.empty_like(video) for _ in range(self.branches)]
-        torch.distributed.all_gather(both, video.contiguous(), group=self.mapping.cfg_group)
-        return torch.cat(both)
-
-    def attention(self):
-        chain, link = [], self.model.gen_layers[0].cross_attention.attn
-        while link is not None:
-            chain.append(type(link).__name__)
-            inner = (getattr(link, name, None) for name in ("inner_backend", "inner", "backend"))
-            link = next((found for found in inner if hasattr(found, "forward")), None)
-        return " > ".join(chain)
-
-    def close(self):
-        if self._distributed:
-            torch.distributed.barrier()
-            torch.distributed.destroy_process_group()
-
-
-class _Oracle(_Runner):
-    """diffusers' transformer, one prompt at a time and without padding."""
-
-    def __init__(self, spec, device, folder, rank):
-        super().__init__(spec, device, folder, rank)
-        from cosmos3_oracle import build_oracle, oracle_velocity
-
-        self._velocity = oracle_velocity
-        self.oracle = build_oracle(
-            spec["config"], None, self.dtype, device, weights=self._weights()
-        )
-
-    def begin(self, inputs):
-        rows = zip(inputs["text_ids"], inputs["text_mask"])
-        self.prompts = [ids[: mask.sum()].tolist() for ids, mask in rows]
-
-    def _forward(self, latents, timestep):
-        given = (float(timestep), self.spec["fps"])
-        found = [self._velocity(self.oracle, latents, ids, *given) for ids in self.prompts]
-        return torch.stack([one.video for one in found])
-
-
-def _tensor_bytes(value) -> int:
-    """Bytes of a TextKV, of the host's padded text, or of tensors in nested lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if hasattr(value, "nbytes"):
-        return int(value.nbytes)
-    if hasattr(value, "layers"):
-        value = value.layers
-    return sum(_tensor_bytes(item) for item in value)
-
-
 def _digest(results: dict[str, dict[str, torch.Tensor]]) -> str:
     digest = hashlib.sha256()
     for case, tensors in sorted(results.items()):
         for name, tensor in sorted(tensors.items()):
+            if name == "frames":  # Rank 0 alone decodes.
+                continue
             digest.update(f"{case} {name}".encode())
             digest.update(tensor.contiguous().numpy())
     return digest.hexdigest()

@@ -10,8 +10,8 @@ import sys
 from contextlib import nullcontext
 
 import torch
+from cosmos3_checkpoint import random_weights
 from parity import outside
-from parity.checkpoint import random_weights
 from parity.observe import double
 from parity.sizes import full_config
 

@@ -68,3 +68,48 @@ class DiffusionModelConfig:
             mapping=vgm.to_llm_mapping() if vgm is not None else Mapping(),
             torch_dtype=dtype,
         )
+
+
+@dataclass
+class Switch:
+    """Something that is on or off.
+
+    Attributes:
+        enable: whether it is on.
+    """
+
+    enable: bool = False
+
+
+@dataclass
+class DiffusionPipelineConfig:
+    """What a pipeline reads when it is built.
+
+    Attributes:
+        model_configs: by component; "transformer" is the only one.
+        device: where requests run.
+        cuda_graph: whether the transformer's forwards are captured.
+        cpu_offload: whether components wait in main memory.
+        warmup_shapes: height, width and frames of each shape that is warmed up.
+    """
+
+    model_configs: dict[str, DiffusionModelConfig]
+    device: Any = "cuda"
+    cuda_graph: Switch = field(default_factory=Switch)
+    cpu_offload: Switch = field(default_factory=Switch)
+    warmup_shapes: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def primary_pretrained_config(self) -> Any:
+        """The transformer's fields of ``config.json``."""
+        return self.model_configs["transformer"].pretrained_config
+
+    @property
+    def visual_gen_mapping(self) -> Any:
+        """The parallel layout; None for one process."""
+        return self.model_configs["transformer"].visual_gen_mapping
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of weights and latents."""
+        return self.model_configs["transformer"].torch_dtype

@@ -92,6 +92,11 @@ class PaddedTextKV:
             ]
         return cls(layers, lengths, sharder.is_active)
 
+    def select(self, samples: slice) -> "PaddedTextKV":
+        """Return the text of some samples."""
+        layers = [tuple(x[samples] for x in pair) for pair in self.layers]
+        return PaddedTextKV(layers, self.lengths[samples], self.sharded)
+
     def attach(self, text_mask: torch.Tensor) -> list[PaddedTextKVView]:
         """Return the view of each layer. Reads the lengths to the host in every call, as it did."""
         lengths = text_mask.sum(dim=1).tolist()

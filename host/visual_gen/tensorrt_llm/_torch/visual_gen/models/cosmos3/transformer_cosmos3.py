@@ -804,7 +804,8 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         if noisy_frame_mask is not None:
             frames = hidden_states.shape[2]
             expected = (hidden_states.shape[0], 1, frames, 1, 1)
-            if tuple(noisy_frame_mask.shape) != expected:
+            # A pipeline has one mask for both prompts.
+            if tuple(noisy_frame_mask.shape) not in (expected, (1, *expected[1:])):
                 raise ValueError(
                     f"noisy_frame_mask has shape {tuple(noisy_frame_mask.shape)}; expected "
                     f"{expected}, 1 for a noisy frame and 0 for a given one"
@@ -854,7 +855,7 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
         noise = time_embeds.unsqueeze(1)
         if noisy_mask is not None:
             expected = (*action_latents.shape[:2], 1)
-            if tuple(noisy_mask.shape) != expected:
+            if tuple(noisy_mask.shape) not in (expected, (1, *expected[1:])):
                 raise ValueError(
                     f"action_noisy_mask has shape {tuple(noisy_mask.shape)}; expected {expected}"
                 )
@@ -894,14 +895,15 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             text_ids: [B, S_text], padded on the right.
             text_mask: [B, S_text], ones and then zeros. Read when the cache is empty.
             video_shape: (T, H, W).
-            offload_context: called with "reasoner" for a context in which the text tower runs.
+            offload_context: called with "reasoner" for a context in which the text tower runs, and
+                with "generator" for one in which the generation tower does.
             fps: frames per second of the decoded video; None counts frames.
-            noisy_frame_mask: [B, 1, T, 1, 1], 1 for a noisy frame; None for all. The velocity of
-                a given frame is returned too, and means nothing.
+            noisy_frame_mask: [B or 1, 1, T, 1, 1], 1 for a noisy frame; None for all. The velocity
+                of a given frame is returned too, and means nothing.
             audio_latents: [B, sound_dim, T_audio].
             action_latents: [B, T_action, action_dim].
             action_domain_ids: [B] embodiment domains.
-            action_noisy_mask: [B, T_action, 1], 1 for a noisy action; None for all.
+            action_noisy_mask: [B or 1, T_action, 1], 1 for a noisy action; None for all.
             action_start_frame_offset: number of the first action's frame.
             action_fps: frames per second of the actions; ``fps`` when None, and the base rate when
                 that is None too.
@@ -965,8 +967,9 @@ class Cosmos3VFMTransformer(BaseDiffusionModel):
             text = attach_text(self, hidden_gen, rows, self.graph_inputs.read)
         hidden_gen = self.sharder.shard(hidden_gen, dim=1, pad_to_multiple=True)
         freqs = tuple(self.sharder.shard(x, dim=1, pad_to_multiple=True) for x in freqs)
-        for layer, layer_text in zip(self.gen_layers, text):
-            hidden_gen = layer(hidden_gen, layer_text, freqs, timestep=timestep)
+        with offload_context("generator"):
+            for layer, layer_text in zip(self.gen_layers, text):
+                hidden_gen = layer(hidden_gen, layer_text, freqs, timestep=timestep)
         # Normalised behind the gather: without its padding the sequence is a view with gaps, on
         # which a linear layer with a bias rounds twice in 16 bits.
         hidden_gen = self.norm_moe_gen(self.sharder.gather(hidden_gen, dim=1, unpad_to=rows))
