@@ -19,9 +19,9 @@ import provenance  # noqa: E402
 import torch  # noqa: E402
 from make_command import make_command  # noqa: E402
 from parity.machine import machine_facts  # noqa: E402
+from parity.sizes import LEARNED  # noqa: E402
 
 from deviation import measure, page  # noqa: E402
-from deviation.model import FILE, LearnedWeights  # noqa: E402
 
 # What a model that has learned does, in shares of captions, by aspect.
 OBEDIENT = 0.85
@@ -36,12 +36,17 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     made = argparse.ArgumentParser(prog="deviation", description=measure.__doc__.split("\n")[0])
     add = made.add_argument
-    add("--requests", type=int, default=8, help="at each point; the headline takes twice as many")
+    add(
+        "--requests",
+        type=int,
+        default=6,
+        help="at each point; the headline takes four times as many",
+    )
     add("--axis", action="append", help="leave out all others but the headline; may be repeated")
     add("--out", type=Path, default=hostpath.ROOT / "build" / "deviation", metavar="DIR")
     args = made.parse_args(argv)
-    if not FILE.exists():
-        print(f"deviation: {FILE} is not there; `make train` makes one", file=sys.stderr)
+    if not LEARNED.exists():
+        print(f"deviation: {LEARNED} is not there; `make train` makes it", file=sys.stderr)
         return 2
     chosen = measure.points(args.requests)
     if args.axis:
@@ -51,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     kept = args.out / f"points-{depends_on[:12]}.jsonl"
     facts = _facts(args.out / f"facts-{depends_on[:12]}.json", argv)
     started = time.monotonic()
-    results = list(measure.measure(chosen, kept, depends_on, measure.progress(len(chosen))))
+    results = list(measure.measure(chosen, kept, depends_on))
     record = {**facts, "results": results, "checks": check(results)}
     (args.out / "deviation.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
     (args.out / "report.html").write_text(page.html(record), encoding="utf-8")
@@ -72,8 +77,8 @@ def _facts(path: Path, argv: list[str]) -> dict:
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "device": machine["device_name"], "commit": provenance.commit(),
             "command": make_command("deviation", argv), "dtype": "float32",
-            "weights": LearnedWeights().record, "versions": provenance.versions(),
-            "threads": torch.get_num_threads(),
+            "weights": json.loads((LEARNED / "training.json").read_text()),
+            "versions": provenance.versions(), "threads": torch.get_num_threads(),
         }  # fmt: skip
         path.write_text(json.dumps(facts))
     return json.loads(path.read_text())

@@ -10,18 +10,18 @@ Fields: B prompts, T frames, S video rows, L text rows, K key heads, D head widt
 
 from __future__ import annotations
 
-import functools
 import random
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 import torch
+from parity.checkpoint import CheckpointWeights
 from parity.prompts import Prompt, tokenize
 from parity.sampling import denoise, pad_prompts, starting_latents
-from parity.sizes import full_config
+from parity.sizes import LEARNED, SIZES, full_config
 
 from deviation import scenes
-from deviation.model import FIELDS, LearnedWeights
 
 MODULE = "tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3"
 REQUEST_SEED = 11
@@ -88,7 +88,7 @@ class WholeSharder:
         return x if unpad_to is None else x.narrow(dim, 0, unpad_to)
 
 
-def build(fixed: bool, ranks: int = 1, dtype=torch.float32, mapping=None, weights=None):
+def build(fixed: bool, ranks: int = 1, dtype=torch.float32, mapping=None, folder: Path = LEARNED):
     """Returns the host's transformer with the learned weights.
 
     Args:
@@ -96,30 +96,21 @@ def build(fixed: bool, ranks: int = 1, dtype=torch.float32, mapping=None, weight
         ranks: P to act as, in this process.
         dtype: Of the model.
         mapping: A VisualGenMapping of real ranks, instead.
-        weights: By diffusers' names, instead of the learned ones.
+        folder: Of the weights.
     """
+    fields = full_config(SIZES["learned"])
     config = import_module("tensorrt_llm._torch.visual_gen.config").DiffusionModelConfig
     config = config.from_diffusers(
-        _config(), backend="VANILLA", dtype=dtype, visual_gen_mapping=mapping
+        fields, backend="VANILLA", dtype=dtype, visual_gen_mapping=mapping
     )
     model = import_module(MODULE).Cosmos3VFMTransformer(
         config, text_kv="exact" if fixed else "padded"
     )
-    model.load_weights(weights or _weights())
+    model.load_weights(CheckpointWeights(folder, fields))
     model.post_load_weights()
     if ranks > 1:
         model.sharder = WholeSharder(ranks)
     return model.eval()
-
-
-@functools.lru_cache(maxsize=1)
-def _config() -> dict:
-    return full_config(FIELDS)
-
-
-@functools.lru_cache(maxsize=1)
-def _weights() -> LearnedWeights:
-    return LearnedWeights()
 
 
 @torch.no_grad()

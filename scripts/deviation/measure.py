@@ -14,6 +14,7 @@ import importlib.util
 import json
 import math
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,14 +22,18 @@ from typing import Any
 
 import torch
 from hostpath import ROOT
+from parity.checkpoint import WEIGHTS
+from parity.sizes import LEARNED, SIZES
 from preflight.layout import Sizes
 
-from deviation import model, scenes
+from deviation import scenes
 from deviation.generate import Request, build, video, zero_key_mass
 
 SHORT, LONG = 0, 500
 # Below this share of a pixel's range, videos are equal: float32 rounds by less.
 NOISE_FLOOR = 1e-4
+# Requests of which a result keeps the frames.
+SHOWN = 6
 
 # The official files for Cosmos3, by their names upstream, and how they lay out ranks.
 CONFIGURATIONS = {
@@ -71,11 +76,11 @@ def points(requests: int) -> list[Point]:
         request = replace(base, **changes)
         made.append(Point(axis, label, request, ranks, requests))
 
-    made.append(Point("headline", "the shipped negative prompt", base, 2, 2 * requests))
+    made.append(Point("headline", "the shipped negative prompt", base, 2, 4 * requests))
     for sections in (0, 2, 4, None, 18, 27):
-        add("gap", f"{sections}", sections=sections)
-    add("gap, negative shorter", "0", sections=0, words=100)
-    add("gap, negative shorter", "0", sections=0, words=LONG)
+        add("gap", "as shipped" if sections is None else f"{sections} sections", sections=sections)
+    for words in (100, LONG):
+        add("gap, negative shorter", f"captions of {words} words", sections=0, words=words)
     add("caption", "short", words=SHORT)
     add("caption", "medium", words=150)
     add("caption", "long", words=LONG)
@@ -95,7 +100,8 @@ def points(requests: int) -> list[Point]:
         add("cause", "text padding alone", ranks, **text, frames=4)
         add("cause", "all of them", ranks)
     for ranks, together in dict.fromkeys(map(padded_like, CONFIGURATIONS.values())):
-        add("configuration", f"{ranks} {together}", ranks, together=together)
+        how = "one batch" if together else "each prompt apart"
+        add("configuration", f"{how} on {ranks}", ranks, together=together)
     return made
 
 
@@ -113,20 +119,17 @@ def fingerprint() -> str:
     """Returns a digest of the weights and of all code that figures depend on."""
     folders = ("host", "overlay", "scripts/deviation", "scripts/parity")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    files += [model.FILE]
+    files += [LEARNED / WEIGHTS]
     return digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
 
 
-def measure(
-    chosen: list[Point], kept: Path, depends_on: str, on_point=lambda done, point: None
-) -> Iterator[dict[str, Any]]:
+def measure(chosen: list[Point], kept: Path, depends_on: str) -> Iterator[dict[str, Any]]:
     """Yields the result of each point, from the file or measured and added to it.
 
     Args:
         chosen: Points in any order.
         kept: File of finished points; a line that was cut off is measured again.
         depends_on: Digest of all else that results depend on.
-        on_point: Called before each with the number of points done.
     """
     finished = {}
     if kept.exists():
@@ -138,7 +141,8 @@ def measure(
             finished[entry["key"]] = entry["result"]
     done = functools.lru_cache(maxsize=None)(_video)
     for number, point in enumerate(chosen):
-        on_point(number, point)
+        place = f"{number + 1}/{len(chosen)}"
+        print(f"deviation: {place} {point.axis}: {point.label}", file=sys.stderr)
         key = digest([depends_on, asdict(point)])
         if key not in finished:
             finished[key] = _result(point, done)
@@ -170,7 +174,7 @@ def _result(point: Point, done) -> dict[str, Any]:
         "point": asdict(point),
         "gaps": [none - some for none, some in lengths],
         "tokens": lengths,
-        "rows": request.frames * (-(-scenes.SIDE // model.FIELDS["latent_patch_size"])) ** 2,
+        "rows": request.frames * (scenes.SIDE // SIZES["learned"]["latent_patch_size"]) ** 2,
         "one": {"obeyed": obeyed(wanted, scenes.judge(one))},
     }
     for name, found in runs.items():
@@ -182,10 +186,13 @@ def _result(point: Point, done) -> dict[str, Any]:
             "farthest": float((one - found).abs().max()),
         }
     if point.axis == "headline":
-        result["pictures"] = {
-            name: pixels(tensor[:6]).tolist() for name, tensor in {"one": one, **runs}.items()
+        shown = {
+            name: pixels(videos[:SHOWN]).numpy() for name, videos in {"one": one, **runs}.items()
         }
-        result["asked"] = [list(scene) for scene in wanted[:6]]
+        result["pictures"] = {
+            name: b64encode(frames.tobytes()).decode() for name, frames in shown.items()
+        }
+        result["asked"] = [list(scene) for scene in wanted[:SHOWN]]
         result["mass"] = zero_key_mass(request, point.ranks)
     return result
 
@@ -216,12 +223,3 @@ def ssim(one: torch.Tensor, other: torch.Tensor) -> float | None:
     frames = zip(pixels(one).numpy(), pixels(other).numpy())
     found = [structural_similarity(a, b, channel_axis=2, data_range=255) for a, b in frames]
     return float(sum(found) / len(found))
-
-
-def progress(total: int):
-    """Returns measure()'s on_point that says on stderr how far it is."""
-
-    def say(done: int, point: Point) -> None:
-        print(f"deviation: {done}/{total} {point.axis}: {point.label}", file=sys.stderr)
-
-    return say

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from deviation.measure import CONFIGURATIONS, padded_like
-from deviation.scenes import ASPECTS
+from deviation.scenes import ASPECTS, SIDE
 
 RUNS = {"one": "one rank", "unfixed": "{0} ranks, unfixed", "fixed": "{0} ranks, fixed"}
 STYLE = """
@@ -114,6 +114,12 @@ def configurations(record: dict[str, Any]) -> list[list[str]]:
 
 def _uri(image: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+def pictures(first: dict[str, Any], run: str) -> np.ndarray:
+    """Returns the headline's kept frames, uint8 [requests, T, SIDE, SIDE, 3]."""
+    frames = np.frombuffer(base64.b64decode(first["pictures"][run]), np.uint8)
+    return frames.reshape(len(first["asked"]), -1, SIDE, SIDE, 3)
 
 
 def strip(frames: np.ndarray, scale: int = 6) -> bytes:
@@ -237,7 +243,7 @@ def html(record: dict[str, Any]) -> str:
     for i, scene in enumerate(first["asked"]):
         parts.append(f"<h3>{escape('a {} {} moving {}'.format(*scene))}</h3>")
         for name, title in RUNS.items():
-            frames, said = np.array(first["pictures"][name][i], np.uint8), title.format(ranks)
+            frames, said = pictures(first, name)[i], title.format(ranks)
             images = f'<img src="{_uri(animation(frames), "gif")}" alt="{said}, animated">'
             images += f'<img src="{_uri(strip(frames), "png")}" alt="{said}, all frames">'
             parts.append(f'<div class="pair">{images}<span>{escape(said)}</span></div>')

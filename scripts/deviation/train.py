@@ -26,17 +26,20 @@ import torch.nn.functional as F
 from cosmos3_weights import weight_shapes
 from hostpath import ROOT
 from make_command import make_command
+from parity.checkpoint import EMBEDDING, STORED_IDS, WEIGHTS
 from parity.prompts import tokenize
 from parity.sampling import make_scheduler
+from parity.sizes import SIZES
 from safetensors.torch import save_file
 
 from deviation import scenes
-from deviation.model import EMBEDDING, FIELDS, TOKENS
 
 MARGIN = 15000
-HEADS, KEY_HEADS, WIDTH = (FIELDS[f"{x}"] for x in ("num_attention_heads", "num_key_value_heads",
-                                                    "head_dim"))  # fmt: skip
-LAYERS, PATCH = FIELDS["num_hidden_layers"], FIELDS["latent_patch_size"]
+FIELDS = SIZES["learned"]
+HEADS, KEY_HEADS = FIELDS["num_attention_heads"], FIELDS["num_key_value_heads"]
+LAYERS, WIDTH, PATCH = (
+    FIELDS[name] for name in ("num_hidden_layers", "head_dim", "latent_patch_size")
+)
 # Sections of the negative prompt that stand for no caption, and how often.
 NEGATIVES = {None: 10, 0: 2, 2: 1, 4: 1, 18: 1, 27: 1}
 UNCONDITIONAL = 0.1
@@ -373,13 +376,14 @@ def train(seconds: float, steps: int | None, out: Path, rate: float, command: st
 
 
 def save(weights: Weights, tokens: list[int], out: Path, record: dict) -> None:
-    """Writes weights in bfloat16, with the record of their training in the header."""
+    """Writes a checkpoint folder in bfloat16, and the record of its training."""
     kept = {n: w.detach().to(torch.bfloat16).contiguous() for n, w in weights.items()}
-    kept[TOKENS] = torch.tensor(tokens, dtype=torch.int32)
+    kept[STORED_IDS] = torch.tensor(tokens, dtype=torch.int32)
     out.mkdir(parents=True, exist_ok=True)
-    whole = out / "learned.safetensors"
-    save_file(kept, whole.with_suffix(".part"), {"record": json.dumps(record)})
-    whole.with_suffix(".part").replace(whole)
+    save_file(kept, out / f"{WEIGHTS}.part")
+    (out / f"{WEIGHTS}.part").replace(out / WEIGHTS)
+    for name, facts in (("config.json", FIELDS), ("training.json", record)):
+        (out / name).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -93,8 +93,9 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="layout and backend of a VisualGen YAML"
     )
     add = made.add_argument
-    add("--size", choices=tuple(SIZES), default="tiny", help="nano-4l and nano want a GPU")
-    add("--video", metavar="T,H,W", help="frames, height and width of the latents (3,33,57)")
+    add("--size", choices=tuple(SIZES), default="learned", help="nano and nano-4l want a GPU")
+    shapes = "frames, height and width of the latents (5,14,14 for learned, else 3,33,57)"
+    add("--video", metavar="T,H,W", help=shapes)
     add("--dtype", choices=tuple(DTYPE_BYTES), default="float32", help="of the model")
     add("--backend", choices=("VANILLA", "FA4"), help="attention backend; FA4 for ring and attn2d")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if enough")

@@ -25,7 +25,7 @@ from parity.checkpoint import check_checkpoint
 from parity.checkpoint import read_config as read_checkpoint_config
 from parity.machine import check_memory
 from parity.prompts import MAX_TOKENS, Prompt, load_prompts, random_prompts, tokenize
-from parity.sizes import SIZES, VOCABULARY, full_config
+from parity.sizes import LEARNED_PROMPT, LEARNED_VIDEO, SIZES, VOCABULARY, full_config
 from parity.sources import Source, find_sources
 
 DTYPE_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
@@ -281,6 +281,10 @@ def _cases(args, sizes: Sizes, patch: int) -> list[Case]:
     else:
         prompts = load_prompts(args.prompts)
     video = VIDEO
+    if args.size == "learned" and args.checkpoint is None:
+        video = LEARNED_VIDEO
+        if args.prompts is args.prompt_tokens is None:
+            prompts = (prompts[0], tokenize("positive", LEARNED_PROMPT))
     if args.video is not None:
         expected = "T,H,W: frames, height and width of the latents, each at least 1, as in 3,33,57"
         video = _whole_numbers("--video", args.video, 3, math.inf, expected)

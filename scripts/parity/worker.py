@@ -29,6 +29,7 @@ import torch
 from parity import outside
 from parity.checkpoint import CheckpointWeights, random_weights
 from parity.sampling import denoise
+from parity.sizes import LEARNED
 
 # A rank that hangs without dying ends its peers' waiting after this.
 COLLECTIVE_TIMEOUT = timedelta(seconds=300)
@@ -164,8 +165,9 @@ class _Runner:
 
     def _weights(self) -> Mapping[str, torch.Tensor]:
         spec = self.spec
-        if spec["checkpoint"]:
-            return CheckpointWeights(Path(spec["checkpoint"]), spec["config"], self.device)
+        folder = LEARNED if spec["size"] == "learned" else spec["checkpoint"]
+        if folder:
+            return CheckpointWeights(Path(folder), spec["config"], self.device)
         return random_weights(spec["config"], spec["seed"], self.device)
 
     def attention(self) -> str | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from deviation.generate import Request, build, video
-from deviation.model import LearnedWeights
 from support.learned import unlearned
 
 pytestmark = pytest.mark.gloo
@@ -17,23 +16,22 @@ REQUEST = Request(steps=2)
 ROUNDING = 1e-4
 
 
-def _on_rank(rank: int, path, fixed: bool, request: Request) -> torch.Tensor:
+def _on_rank(rank: int, folder, fixed: bool, request: Request) -> torch.Tensor:
     from tensorrt_llm._torch.visual_gen.mapping import VisualGenMapping
 
     size = torch.distributed.get_world_size()
     mapping = VisualGenMapping(world_size=size, rank=rank, ulysses_size=size)
-    return video(build(fixed, mapping=mapping, weights=LearnedWeights(path=path)), request, 0)
+    return video(build(fixed, mapping=mapping, folder=folder), request, 0)
 
 
 @pytest.mark.parametrize("together", (True, False))
 def test_whole_sharder_equals_real_ranks_fixed_and_unfixed(ranks, tmp_path, together):
-    weights, request = unlearned(tmp_path), replace(REQUEST, together=together)
-    path = tmp_path / "learned.safetensors"
-    one = video(build(True, weights=weights), request, 0)
+    folder, request = unlearned(tmp_path), replace(REQUEST, together=together)
+    one = video(build(True, folder=folder), request, 0)
     for size in (2, 4):
-        unfixed = video(build(False, size, weights=weights), request, 0)
-        for found in ranks.run(size, _on_rank, path, False, request):
+        unfixed = video(build(False, size, folder=folder), request, 0)
+        for found in ranks.run(size, _on_rank, folder, False, request):
             assert (found - unfixed).abs().max() <= ROUNDING
         assert (unfixed - one).abs().max() > 10 * ROUNDING
-        for found in ranks.run(size, _on_rank, path, True, request):
+        for found in ranks.run(size, _on_rank, folder, True, request):
             assert (found - one).abs().max() <= ROUNDING
