@@ -33,6 +33,12 @@ preflight: $(ENV) ## Say what a VisualGen YAML would fail on, or 1.3.0rc25 to rc
 	@test -n "$$CONFIG" || { echo "make preflight CONFIG=file.yaml [MODEL=nano|super|edge|config.json]" >&2; exit 2; }
 	@$(PYTHON) -m preflight --config "$$CONFIG" $${MODEL:+--model "$$MODEL"} $(ARGS)
 
+.PHONY: deviation train
+deviation: $(ENV) ## Measure what the bug does to a tiny model's videos, in minutes; ARGS="--axis gap"
+	$(PYTHON) -m deviation $(ARGS)
+train: $(ENV) ## Train this tiny model again, into build/learned; ARGS="--seconds 3600"
+	$(PYTHON) -m deviation.train $(ARGS)
+
 .PHONY: bench readme
 bench: $(ENV) ## Time attention, a layer and a step beside the unfixed path and a loop; ARGS="--parts attention"
 	$(PYTHON) -m bench $(ARGS)

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cosmos3_sizes import full_config
 from cosmos3_weights import UNUSED, RandomWeights, weight_shapes
-from parity.sizes import full_config
 from safetensors import SafetensorError, safe_open
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
+# A file may hold some rows of the table of embeddings only, and their token ids; others are zero.
+EMBEDDING, STORED_IDS = "embed_tokens.weight", "embed_tokens.ids"
 # Names listed in a message before it says "and n more".
 _LISTED = 6
 
@@ -77,6 +79,11 @@ def check_checkpoint(folder: Path, config: dict[str, Any]) -> dict[str, Path]:
             found[name] = (path, shape)
     found = {name: entry for name, entry in found.items() if name not in UNUSED}
     expected = weight_shapes(config)
+    _, ids = found.pop(STORED_IDS, (None, None))
+    if ids and EMBEDDING in found:
+        path, (rows, *width) = found[EMBEDDING]
+        if ids == (rows,):
+            found[EMBEDDING] = path, (config["vocab_size"], *width)
     misfits = []
     missing = sorted(expected.keys() - found.keys())
     if missing:
@@ -115,13 +122,19 @@ class CheckpointWeights(Mapping):
 
     def __init__(self, folder: Path, config: dict[str, Any], device: torch.device | str = "cpu"):
         self._files = check_checkpoint(folder, config)
+        self._tokens = config["vocab_size"]
         self._open = {
             path: safe_open(path, framework="pt", device=str(device))
             for path in set(self._files.values())
         }
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._open[self._files[name]].get_tensor(name)
+        file = self._open[self._files[name]]
+        tensor = file.get_tensor(name)
+        if name == EMBEDDING and STORED_IDS in file.keys():
+            rows, tensor = tensor, tensor.new_zeros(self._tokens, tensor.shape[1])
+            tensor[file.get_tensor(STORED_IDS).long()] = rows
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)

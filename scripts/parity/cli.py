@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from cosmos3_requests import TYPES
+from cosmos3_sizes import SIZES
 from hostpath import ROOT
 from make_command import make_command
 
@@ -23,7 +24,6 @@ from parity.plan import DTYPE_BYTES, make_plan
 from parity.record import describe
 from parity.run import run
 from parity.show import check_output, shown_path, write_report
-from parity.sizes import SIZES
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,8 +94,9 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="layout and backend of a VisualGen YAML"
     )
     add = made.add_argument
-    add("--size", choices=tuple(SIZES), default="tiny", help="nano-4l and nano want a GPU")
-    add("--video", metavar="T,H,W", help="frames, height and width of the latents (3,33,57)")
+    add("--size", choices=tuple(SIZES), help="learned; tiny for requests; nano-4l, nano: on a GPU")
+    shapes = "frames, height and width of the latents (5,14,14 for learned, else 3,33,57)"
+    add("--video", metavar="T,H,W", help=shapes)
     add("--dtype", choices=tuple(DTYPE_BYTES), default="float32", help="of the model")
     add("--backend", choices=("VANILLA", "FA4"), help="attention backend; FA4 for ring and attn2d")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if enough")

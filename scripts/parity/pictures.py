@@ -33,6 +33,8 @@ class Palette:
 
     def __init__(self, latents: np.ndarray, patch: int):
         self._patch = patch
+        # Three channels are colours already.
+        self._rgb = len(latents) == 3
         rows, _ = self._rows(latents)
         self._mean = rows.mean(axis=0)
         _, _, components = np.linalg.svd(rows - self._mean, full_matrices=False)
@@ -57,7 +59,10 @@ class Palette:
         return blocks.transpose(1, 2, 4, 0, 3, 5).reshape(math.prod(grid), -1), grid
 
     def colours(self, latents: np.ndarray) -> np.ndarray:
-        """Returns uint8 [T, H / patch, W / patch, 3] for latents [C, T, H, W]."""
+        """Returns uint8 [T, rows, columns, 3] for latents [C, T, H, W]; RGB as it is."""
+        if self._rgb:
+            scaled = (np.nan_to_num(latents).clip(-1, 1) + 1) * 127.5
+            return scaled.round().astype(np.uint8).transpose(1, 2, 3, 0)
         rows, grid = self._rows(latents)
         scores = (rows - self._mean) @ self._basis.T
         unit = (scores - self._low) / np.maximum(self._high - self._low, 1e-30)

@@ -19,6 +19,7 @@ import torch
 from cosmos3_checkpoint import check_checkpoint
 from cosmos3_checkpoint import read_config as read_checkpoint_config
 from cosmos3_requests import FRAMES, HEIGHT, OMNI, WIDTH, chunks, growth
+from cosmos3_sizes import LEARNED_PROMPT, LEARNED_VIDEO, SIZES, VOCABULARY, full_config
 from patchset.report import Refusal
 from preflight.cli import Request, judge
 from preflight.config import Sizes, parse_config, read_config
@@ -27,7 +28,6 @@ from preflight.model import parse_model
 from parity.machine import check_memory
 from parity.prompts import MAX_TOKENS, Prompt, load_prompts, random_prompts, tokenize
 from parity.requests import make_requests
-from parity.sizes import SIZES, VOCABULARY, full_config
 from parity.sources import Source, find_sources
 
 DTYPE_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
@@ -125,6 +125,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         ValueError: Names the value, what was expected and what would work.
     """
     _check_numbers(args)
+    if args.size is None:
+        args.size = "tiny" if args.request else "learned"
     sizes, backend = _layout(args)
     config = _model(args)
     cases = _cases(args, sizes, config)
@@ -232,6 +234,8 @@ def parse_layout(text: str) -> Sizes:
 
 def _check_numbers(args) -> None:
     others = {"--video": args.video, "--prompt-tokens": args.prompt_tokens}
+    # Its latents are frames, and no VAE's.
+    others |= {"--size learned": True if args.size == "learned" else None}
     others |= {"--trtllm-dir": args.trtllm_dir}
     wrong = [name for name, value in others.items() if value is not None]
     if args.request and wrong:
@@ -324,6 +328,10 @@ def _cases(args, sizes: Sizes, config: dict[str, Any]) -> list[Case]:
     else:
         prompts = load_prompts(args.prompts)
     video = VIDEO
+    if args.size == "learned" and args.checkpoint is None:
+        video = LEARNED_VIDEO
+        if args.prompts is args.prompt_tokens is None:
+            prompts = (prompts[0], tokenize("positive", LEARNED_PROMPT))
     if args.video is not None:
         expected = "T,H,W: frames, height and width of the latents, each at least 1, as in 3,33,57"
         video = _whole_numbers("--video", args.video, 3, math.inf, expected)

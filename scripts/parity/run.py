@@ -36,7 +36,7 @@ def run(plan: Plan, scratch: Path) -> dict[str, dict[str, Any]]:
     for case in plan.cases if not requests else ():
         ids, mask = pad_prompts(case.prompts)
         shape = (settings["config"]["latent_channel"], *case.video)
-        latents = starting_latents(shape, settings["seed"], settings["checkpoint"] is None)
+        latents = starting_latents(shape, settings["seed"], not _trained(settings))
         inputs[case.name] = {"text_ids": ids, "text_mask": mask, "latents": latents}
     torch.save(inputs, scratch / "inputs.pt")
     results, done = {}, 0
@@ -65,6 +65,10 @@ def run(plan: Plan, scratch: Path) -> dict[str, dict[str, Any]]:
     return results
 
 
+def _trained(settings: dict[str, Any]) -> bool:
+    return settings["checkpoint"] is not None or settings["size"] == "learned"
+
+
 def _bar(total: int):
     """Returns a bar of forwards on stderr, with the run at work beside it."""
     from tqdm import tqdm
@@ -83,7 +87,7 @@ def _bar(total: int):
 def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
     """Returns what parity.worker reads for one run."""
     settings, source = plan.settings, plan.sources.get(run_.source)
-    kept = ("device", "exchange", "config", "checkpoint", "seed", "guidance", "fps")
+    kept = ("device", "exchange", "config", "size", "checkpoint", "seed", "guidance", "fps")
     return {
         **{name: settings[name] for name in (*kept, "row_invariant")},
         "name": run_.name,

@@ -163,7 +163,8 @@ def summary(record: dict[str, Any]) -> str:
     """Returns one sentence on what was run."""
     settings, lengths = record["settings"], record["prompts"]["lengths"]
     frames, height, width = settings["video"]
-    model = settings["checkpoint"] or f"{settings['size']} (random weights)"
+    kind = "this project's" if settings["size"] == "learned" else "random"
+    model = settings["checkpoint"] or f"{settings['size']} ({kind} weights)"
     ranks = f"{settings['ranks']} rank" + ("s" if settings["ranks"] != 1 else "")
     if settings["layout"].keys() - {"ulysses_size"}:
         ranks += f" ({', '.join(f'{axis} {size}' for axis, size in settings['layout'].items())})"

@@ -351,7 +351,7 @@ def test_report_can_be_opened_and_read(tmp_path, options):
     plan = plan_of(*options)
     write(plan, results_of(plan), tmp_path / "report")
     facts = check_report(tmp_path / "report")
-    assert facts["settings"]["video_rows"] == (1479 if "--default-run" in options else 3 * 5 * 7)
+    assert facts["settings"]["video_rows"] == (245 if "--default-run" in options else 3 * 5 * 7)
     assert facts["prompts"]["tokenizer_vocabulary"] <= facts["prompts"]["model_vocabulary"]
     assert facts["prompts"]["model_vocabulary"] == 151936
     assert facts["versions"]["torch"] == torch.__version__

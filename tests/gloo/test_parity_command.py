@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from cosmos3_checkpoint import random_weights
+from cosmos3_sizes import SIZES, VOCABULARY, full_config
 from cosmos3_weights import UNUSED
 from parity import cli, launch, machine, plan, run
-from parity.sizes import SIZES, VOCABULARY, full_config
 from safetensors.torch import save_file
 from support.report_page import check_report
 

@@ -719,7 +719,7 @@ def test_released_sizes(name, query):
 
 
 def test_parity_sizes_are_the_shared_ones():
-    from parity.sizes import SIZES
+    from cosmos3_sizes import SIZES
 
     assert SIZES["nano"] == MODELS["nano"]
     assert SIZES["nano-4l"] == MODELS["nano"] | {"num_hidden_layers": 4}

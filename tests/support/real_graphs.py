@@ -11,9 +11,9 @@ from contextlib import nullcontext
 
 import torch
 from cosmos3_checkpoint import random_weights
+from cosmos3_sizes import full_config
 from parity import outside
 from parity.observe import double
-from parity.sizes import full_config
 
 from support.serving import (
     CONFIG,
