@@ -47,9 +47,9 @@ goes to the kernel. In the figure nothing grey is left.
 
 ## Results
 
-Weights: trained on $trained. Run in $dtype on $device. A video has $rows rows, but under *frames*. \
+Weights: trained on $trained. Run in $dtype on $device. A video has $rows rows. \
 An aspect counts as obeyed if the judge reads it off the frames; *obeyed* wants all three. The \
-headline asks for captions of all lengths in turn, every other point for short ones unless it says \
+headline asks for captions of all lengths in turn, any other point for short ones, unless it says \
 otherwise. A dash in place of decibels: no pixel differs by half a step of 8 bits.
 
 $table
