@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gloo
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"(PASS|FAIL|SKIP) \S+ (-|\d\S*) (-|(<=|>)\d\S*)")
-TINY = ["--device", "cpu", "--video", "1,3,5", "--steps", "2"]
+TINY = ["--device", "cpu", "--size", "tiny", "--video", "1,3,5", "--steps", "2"]
 SMALL = {
     **SIZES["tiny"],
     "num_hidden_layers": 2,
