@@ -47,7 +47,8 @@ def make_vae(latent_channel: int, dtype: torch.dtype, device: torch.device | str
         )
         out.mul_(4.0)
         vae.quant_conv.weight.mul_(8.0)
-    return vae.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    # diffusers' own to() warns about layers that it has none of.
+    return torch.nn.Module.to(vae, device, dtype).eval().requires_grad_(False)
 
 
 def make_scheduler():
