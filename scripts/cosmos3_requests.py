@@ -61,11 +61,9 @@ def make_request(kind: str, prompt: str = PROMPT, negative: str = "", **changes)
     if kind == "audio":
         request["enable_audio"] = True
     if kind == "action":
-        actions = request.setdefault("action_chunk_size", request.pop("num_frames") - 1)
-        wave = [[math.sin(0.7 * row + column) for column in range(9)] for row in range(actions)]
+        request.setdefault("action_chunk_size", request.pop("num_frames") - 1)
         request = {
-            "action_mode": "forward_dynamics",
-            "action": wave,
+            "action_mode": "policy",
             "domain_id": 1,
             "raw_action_dim": 9,
             "action_resolution": 256,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import math
 import os
 from contextlib import nullcontext
@@ -19,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hostpath import ROOT
 
 from parity.outside import PACKAGE
 
@@ -51,7 +49,7 @@ def observe(model, inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
     kernels = [(F, "scaled_dot_product_attention"), (cudnn, "default")]
     # None where FA4 is not installed.
     kernels += [(fa4, "_flash_attn_fwd")] * (fa4._flash_attn_fwd is not None)
-    with double().Counter(*kernels) as counter:
+    with _double().Counter(*kernels) as counter:
         expected = [_answer(transformer, eager, request) for request in requests]
         counter.launches = counter.reads = 0
         eager(**requests[-1])
@@ -78,7 +76,7 @@ def _replay(transformer, requests, expected) -> dict[str, float]:
     if not on_gpu:
         # There is no free memory of a GPU to take a share of.
         os.environ.setdefault("TLLM_COSMOS3_GRAPH_INPUT_BYTES", str(1 << 30))
-    with nullcontext() if on_gpu else double().recorded_graphs():
+    with nullcontext() if on_gpu else _double().recorded_graphs():
         transformer.register_cuda_graph_extra_key_fns(runner)
         forward = runner.wrap(transformer.forward)
         try:
@@ -91,11 +89,5 @@ def _replay(transformer, requests, expected) -> dict[str, float]:
     return dict(zip(ANSWERS, errors))
 
 
-@functools.cache
-def double():
-    """Returns the module of the host's double, which is not on the path of a checkout's run."""
-    path = ROOT / "host/visual_gen/tensorrt_llm/_torch/visual_gen/recorded_graph.py"
-    spec = importlib.util.spec_from_file_location("recorded_graph", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _double():
+    return importlib.import_module(f"{PACKAGE}.recorded_graph")

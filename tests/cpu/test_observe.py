@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from parity.judge import judge
-from parity.observe import ANSWERS, double, observe
+from parity.observe import ANSWERS, observe
 from support.serving import Serving
 
 from tensorrt_llm._torch.visual_gen.models.cosmos3.text_graph import GraphInputs
+from tensorrt_llm._torch.visual_gen.recorded_graph import Counter
 
 from .test_report import judged, plan_of, results_of
 
@@ -92,14 +93,14 @@ READS = {
 
 @pytest.mark.parametrize("read", READS)
 def test_counter_vs_one_read(read):
-    with double().Counter() as counter:
+    with Counter() as counter:
         READS[read](torch.ones(3))
     assert counter.reads == 1
 
 
 def test_counter_vs_no_reads_and_launches():
     x = torch.ones(1, 2, 3, 4)
-    with double().Counter((F, "scaled_dot_product_attention")) as counter:
+    with Counter((F, "scaled_dot_product_attention")) as counter:
         host = x.to("cpu")
         counter.reads = 0
         host.tolist()

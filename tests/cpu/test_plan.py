@@ -3,8 +3,10 @@
 """What the parity run makes of its options and of a VisualGen YAML."""
 
 import pytest
+from cosmos3_requests import TYPES
 from parity.cli import parser
 from parity.plan import make_plan, parse_layout
+from parity.requests import make_requests
 
 YAML = """
 model: nvidia/Cosmos3-Nano
@@ -84,3 +86,44 @@ def test_default_run_has_an_image_with_an_empty_negative_prompt():
     assert image.prompts[0].text == "" and image.prompts[1] == video.prompts[1]
     # Neither request is one that the old way gets right.
     assert video.pads and image.pads
+
+
+REQUEST = ["--device", "cpu", "--request"]
+
+
+def test_request_takes_a_model_with_sound_and_actions_and_no_oracle():
+    plan = make_plan(parser().parse_args([*REQUEST, "all", "--graphs"]))
+    assert plan.settings["requests"] == [case.name for case in plan.cases] == list(TYPES)
+    assert plan.settings["config"]["sound_gen"] and plan.settings["config"]["action_gen"]
+    assert [run.name for run in plan.runs] == ["one", "unfixed", "fixed"]
+    chunks = {case.name: case.facts()["chunks"] for case in plan.cases}
+    assert chunks == {name: 2 if name == "transfer" else 1 for name in TYPES}
+    alone = make_plan(parser().parse_args([*REQUEST, "t2v", "--graphs", "--ranks", "1"]))
+    assert [run.name for run in alone.runs] == ["one", "unfixed-one", "fixed"]
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        ("--request t2v --guidance=-1", "--guidance -1.0 with --request: expected 0 or more"),
+        ("--request t2v --video 1,4,4", "--request does not go with --video"),
+        ("--request t2v --trtllm-dir /tmp", "--request does not go with --trtllm-dir"),
+        ("--graphs", "--graphs goes with --request"),
+    ],
+)
+def test_request_options_that_do_not_go_together_are_refused(options, parts):
+    with pytest.raises(ValueError, match=parts):
+        make_plan(parser().parse_args(["--device", "cpu", *options.split()]))
+
+
+def test_unknown_request_type_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args([*REQUEST, "v2v"])
+    assert caught.value.code == 2 and "invalid choice: 'v2v'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["audio", "action", "all"])
+def test_checkpoint_without_the_parts_of_a_request_is_refused(kind):
+    args = parser().parse_args([*REQUEST, kind])
+    with pytest.raises(ValueError, match="the checkpoint has no .*_gen.*ask for one of t2v"):
+        make_requests(kind, args, ("", "A fox."), {"sound_gen": False})

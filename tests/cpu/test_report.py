@@ -501,3 +501,60 @@ def test_drawn_range_holds_the_largest_difference():
     ]  # fmt: skip
     low, high = draw({**final, "unfixed": ("old", one)}, 2, 1e-8)["range"]
     assert low < high
+
+
+def requested(*options, fixed=1e-6, unfixed=0.3, level=1):
+    """A plan for requests, and results whose frames are off by whole levels on the fixed side."""
+    plan = make_plan(parser().parse_args(["--device", "cpu", "--steps", "2", *options]))
+    results = results_of(plan, fixed=fixed, unfixed=unfixed)
+    generator = torch.Generator().manual_seed(0)
+    for case in plan.cases:
+        parts, frames = case.facts()["chunks"], 1 if case.name == "t2i" else 9
+        shown = torch.randint(64, 128, (frames, 32, 48, 3), generator=generator)
+        for name, run in results.items():
+            found = run["cases"][case.name]
+            found.pop("velocity")
+            found["trajectory"] = torch.cat([found["trajectory"][:-1]] * parts)
+            off = {"one": 0, "fixed": level}.get(name, 40)
+            found["frames"] = torch.cat([shown + off] * parts)[: 9 * parts - 1 or 1].to(torch.uint8)
+            if case.name in ("audio", "action"):
+                found[case.name] = found["trajectory"][0, 0]
+    return plan, results
+
+
+def test_requests_are_held_by_latents_frames_and_the_bug():
+    plan, results = requested("--request")
+    names = judged(plan, results)
+    assert set(names.values()) == {"PASS"}
+    for case in plan.cases[1:]:
+        assert {f"{case.name}/frames", f"{case.name}/unfixed-seen"} < names.keys()
+    assert {"transfer/final-latents/chunk0", "transfer/final-latents/chunk1"} < names.keys()
+    assert {"audio/audio", "action/action", "final-latents", "frames"} < names.keys()
+
+
+@pytest.mark.parametrize(
+    "errors, fails",
+    [
+        ({"fixed": 1e-3}, {"final-latents"}),
+        ({"level": 2}, {"frames"}),
+        ({"unfixed": 1e-4}, {"unfixed-seen"}),
+        ({"fixed": float("nan")}, {"healthy-size", "final-latents"}),
+    ],
+    ids=str,
+)
+def test_requests_that_are_off_fail(errors, fails):
+    names = judged(*requested("--request", "t2v", **errors))
+    found = {name for name, status in names.items() if status == "FAIL"}
+    assert found == fails
+
+
+def test_requests_page_shows_frames_and_each_chunk(tmp_path):
+    plan, results = requested("--request", "transfer", "--graphs")
+    record = record_of(plan, results)
+    write_report(record, tmp_path / "report")
+    facts = check_report(tmp_path / "report")
+    (film,) = facts["films"]
+    assert film["name"] == "transfer" and len(film["strips"]) == 2 and len(film["rows"]) == 5
+    text = (tmp_path / "report" / "report.html").read_text()
+    assert "chunk 1" in text and "image/gif" in text and "whole requests from graphs" in text
+    assert "films" not in record_of(plan_of(), results_of(plan_of()))

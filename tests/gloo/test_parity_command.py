@@ -98,6 +98,17 @@ def test_command_leaves_a_report_that_can_be_read(report):
     assert [path.name for path in out.parent.iterdir()] == ["report"]
 
 
+def test_command_compares_whole_requests_from_graphs(tmp_path):
+    out = tmp_path / "report"
+    options = ["--device", "cpu", "--request", "all", "--graphs", "--steps", "2", "--out", out]
+    stdout, stderr = (process := command(*options)).communicate(timeout=500)
+    assert process.returncode == 0, stdout + stderr
+    assert stdout.count("PASS") == len(stdout.strip().splitlines()) - 1
+    facts = check_report(out)
+    assert [film["name"] for film in facts["films"]] == facts["settings"]["requests"]
+    assert facts["errors"]["frames/fixed-vs-one"]["largest"] <= 1 / 255
+
+
 def ranks_of(driver_pid: int, run: str) -> dict[int, int]:
     """Process ids of a run's ranks that a driver has started."""
     found = {}

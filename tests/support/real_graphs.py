@@ -13,7 +13,6 @@ import torch
 from cosmos3_checkpoint import random_weights
 from cosmos3_sizes import full_config
 from parity import outside
-from parity.observe import double
 
 from support.serving import (
     CONFIG,
@@ -54,5 +53,7 @@ def main(device: str, backend: str) -> None:
 
 
 if __name__ == "__main__":
-    with double().recorded_graphs() if sys.argv[1] == "cpu" else nullcontext():
+    from tensorrt_llm._torch.visual_gen.recorded_graph import recorded_graphs
+
+    with recorded_graphs() if sys.argv[1] == "cpu" else nullcontext():
         main(*sys.argv[1:])

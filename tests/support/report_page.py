@@ -44,7 +44,7 @@ def check_report(folder, pictures: bool = True) -> dict:
     for reference in page.references:
         kind, data = reference.split(",", 1)
         # Nothing is fetched from anywhere.
-        assert kind == "data:image/png;base64"
+        assert kind in ("data:image/png;base64", "data:image/gif;base64")
         picture = Image.open(io.BytesIO(base64.b64decode(data)))
         picture.load()
         assert min(picture.size) >= 1

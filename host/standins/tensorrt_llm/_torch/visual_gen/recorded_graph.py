@@ -58,6 +58,9 @@ class RecordedGraph:
         while under_way:
             under_way.pop().wait()
 
+    def pool(self) -> None:
+        """Return no memory to share."""
+
     def reset(self) -> None:
         """Forget them."""
         self.calls.clear()
@@ -134,19 +137,23 @@ class Counter(TorchDispatchMode):
 @contextmanager
 def recorded_graphs() -> Iterator[None]:
     """Put the double in place of CUDA graphs, for a runner that knows of GPUs alone."""
-
-    class Graph(RecordedGraph):
-        def pool(self) -> None:
-            return None
-
-    @contextmanager
-    def capture(graph, pool=None):
-        capturing = mock.patch("torch.cuda.is_current_stream_capturing", lambda: True)
-        with capturing, Recorder(graph):
-            yield
-
     idle = {"synchronize": lambda: None, "empty_cache": lambda: None}
-    with mock.patch.multiple("torch.cuda", CUDAGraph=Graph, graph=capture, **idle):
+    with mock.patch.multiple("torch.cuda", CUDAGraph=RecordedGraph, graph=recording, **idle):
+        yield
+
+
+@contextmanager
+def recording(graph: RecordedGraph, pool: None = None) -> Iterator[None]:
+    """Record into a graph what runs inside, as ``torch.cuda.graph`` captures.
+
+    Raises:
+        RuntimeError: a tensor's value is read on the host.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch("torch.cuda.is_current_stream_capturing", lambda: True))
+        for name in ("tolist", "numpy"):  # These are no operators.
+            stack.enter_context(mock.patch.object(torch.Tensor, name, _refuse))
+        stack.enter_context(Recorder(graph))
         yield
 
 
@@ -155,16 +162,9 @@ def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
 
     Returns:
         The graph, and what the function returned: tensors that a replay writes.
-
-    Raises:
-        RuntimeError: the function reads a tensor's value on the host.
     """
     graph = RecordedGraph()
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch("torch.cuda.is_current_stream_capturing", lambda: True))
-        for name in ("tolist", "numpy"):  # These are no operators.
-            stack.enter_context(mock.patch.object(torch.Tensor, name, _refuse))
-        stack.enter_context(Recorder(graph))
+    with recording(graph):
         return graph, fn(*args, **kwargs)
 
 
