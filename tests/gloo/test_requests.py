@@ -167,7 +167,8 @@ def _serve(rank, folder, dies):
         pipeline.warmup()
         assert runner_of(pipeline).graphs
         with stepped(watch):
-            pipeline.forward(**forward_arguments(request_of("t2v")))
+            # With steps to come, in which the other rank waits for this one.
+            pipeline.forward(**forward_arguments(request_of("t2v", num_inference_steps=4)))
     finally:
         inputs = pipeline.transformer.graph_inputs
         pipeline.cleanup()
