@@ -7,6 +7,8 @@ The VAE and the scheduler are diffusers' own classes.
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
+
 import torch
 from parity.prompts import VISION_START, chat_turn, tokenizer
 
@@ -59,7 +61,7 @@ def make_scheduler():
 
 
 def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
-    """Returns the host's pipeline with all components; its transformer has no weights yet.
+    """Returns the importable pipeline with all components; its transformer has no weights yet.
 
     Args:
         model_config: DiffusionModelConfig of the transformer.
@@ -74,21 +76,24 @@ def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
     )
 
     switch, config = Switch(graphs is not None), model_config.pretrained_config
-    pipeline = Cosmos3OmniMoTPipeline(
-        DiffusionPipelineConfig(
-            {"transformer": model_config}, device, switch, warmup_shapes=graphs or ()
-        ),
-        **transformer_kwargs,
-    )
+    with torch.device(device):
+        pipeline = Cosmos3OmniMoTPipeline(
+            DiffusionPipelineConfig(
+                {"transformer": model_config}, device, switch, warmup_shapes=graphs or ()
+            ),
+            **transformer_kwargs,
+        )
     if graphs is not None and torch.device(device).type == "cpu":
         # There is no free memory of a GPU to take a share of.
         pipeline.transformer.graph_inputs.max_bytes = 1 << 30
-    pipeline.load_components(
-        vae=make_vae(config.latent_channel, model_config.torch_dtype, device),
-        tokenizer=ChatTokenizer(),
-        scheduler=make_scheduler(),
-        audio_tokenizer=SoundDecoder(config.sound_dim) if pipeline.audio_gen else None,
-    )
+    with TemporaryDirectory() as folder:
+        make_scheduler().save_pretrained(f"{folder}/scheduler")
+        handed = ["vae", "tokenizer", "sound_tokenizer"]
+        pipeline.load_standard_components(folder, torch.device(device), skip_components=handed)
+    pipeline.vae = make_vae(config.latent_channel, model_config.torch_dtype, device)
+    pipeline.tokenizer = ChatTokenizer()
+    if pipeline.audio_gen:
+        pipeline.audio_tokenizer = SoundDecoder(config.sound_dim)
     return pipeline
 
 

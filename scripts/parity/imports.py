@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a checkout a run needs: the imports of its transformer, without running them.
+"""Which files of a checkout a run needs: the imports of its entries, without running them.
 
 A module that the stand-ins have is theirs, whatever the checkout holds; every other module of the
 package is the checkout's own. Packages are taken as namespaces, without their __init__.py: those
@@ -39,6 +39,8 @@ class Import:
 def walk(entries: tuple[str, ...], own: Read, stand_in: Read) -> tuple[dict[str, bytes], list[str]]:
     """Collects the checkout's files that the entries import, directly or not.
 
+    A file that is reached through imports in functions alone comes along, whatever it lacks.
+
     Args:
         entries: Paths in the checkout to begin with.
         own: Reads a file of the checkout.
@@ -49,9 +51,11 @@ def walk(entries: tuple[str, ...], own: Read, stand_in: Read) -> tuple[dict[str,
     """
     files: dict[str, bytes] = {}
     missing: list[str] = []
-    waiting = list(entries)
-    while waiting:
-        path = waiting.pop()
+    # What runs for certain comes first: it decides what is missing.
+    waiting, later = list(entries), []
+    while waiting or later:
+        certain = bool(waiting)
+        path = (waiting or later).pop()
         if path in files:
             continue
         source = own(path)
@@ -62,13 +66,15 @@ def walk(entries: tuple[str, ...], own: Read, stand_in: Read) -> tuple[dict[str,
         try:
             found = list(imports(source, path))
         except SyntaxError as error:
-            missing.append(f"{path}:{error.lineno}: this Python cannot read it ({error.msg})")
+            if certain:
+                missing.append(f"{path}:{error.lineno}: this Python cannot read it ({error.msg})")
             continue
         for entry in found:
             place, problem = _resolve(entry, own, stand_in)
+            required = certain and entry.required
             if place is not None:
-                waiting.append(place)
-            if problem and entry.required:
+                (waiting if required else later).append(place)
+            if problem and required:
                 missing.append(f"{path}:{entry.line}: {problem}")
     return files, sorted(set(missing))
 

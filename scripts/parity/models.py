@@ -197,6 +197,8 @@ class Pipeline(Model):
         """Makes the pipeline with its components; the transformer is its own."""
         from cosmos3_components import make_pipeline
 
+        if spec["real"]:
+            self.outside += outside.before_pipeline(device, spec["graphs"])
         graphs = ((HEIGHT, WIDTH, FRAMES),) if spec["graphs"] else None
         self.pipeline = make_pipeline(config, device, graphs, **spec["transformer_kwargs"])
         self._scheduler = type(self.pipeline.scheduler)

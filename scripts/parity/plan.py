@@ -132,7 +132,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         _check_layout(sizes, backend, config, case.rows)
     device = _device(args, sizes)
     _check_backend(backend, args.dtype, device)
-    sources, checkout = find_sources(device, args.trtllm_dir)
+    sources, checkout = find_sources(device, args.trtllm_dir, bool(args.request))
     check_memory(
         config, args.size, DTYPE_BYTES[args.dtype], device, sizes.processes, args.share_gpu
     )
@@ -221,7 +221,6 @@ def parse_layout(text: str) -> Sizes:
 
 def _check_numbers(args) -> None:
     others = {"--video": args.video, "--prompt-tokens": args.prompt_tokens}
-    others |= {"--trtllm-dir": args.trtllm_dir}
     wrong = [name for name, value in others.items() if value is not None]
     if args.request and wrong:
         raise ValueError(f"--request does not go with {', '.join(wrong)}; leave one of them out.")

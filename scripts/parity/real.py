@@ -38,6 +38,8 @@ FOLDER = f"{PACKAGE}/_torch/visual_gen"
 RUNNER = f"{FOLDER}/cuda_graph_runner.py"
 # The layout is made before the model is, from here.
 MAPPING = f"{FOLDER}/mapping.py"
+# Answers requests; what it needs beside Python has a stand-in.
+PIPELINE = f"{FOLDER}/models/cosmos3/pipeline_cosmos3.py"
 STAND_INS = ROOT / "host" / "standins"
 # Commits of the transformer that are looked at to find the one below the patches.
 HISTORY = 50
@@ -87,13 +89,19 @@ class Checkout:
         }
 
 
-def prepare(folder: Path, project: Project | None = None, build: Path | None = None) -> Checkout:
+def prepare(
+    folder: Path,
+    project: Project | None = None,
+    build: Path | None = None,
+    pipeline: bool = False,
+) -> Checkout:
     """Stages both sides of a checkout.
 
     Args:
         folder: The checkout's top.
         project: Where the bases, their patches and line hashes are; this project when None.
         build: Where the stages are made; build/ when None.
+        pipeline: Whether its pipeline comes along, for whole requests.
 
     Raises:
         ValueError: The folder is no checkout, lacks a file, holds a transformer of no base or of
@@ -113,7 +121,7 @@ def prepare(folder: Path, project: Project | None = None, build: Path | None = N
         raise ValueError(f"{what}: {error}") from error
     files: dict[str, dict[str, bytes]] = {}
     for side in ("unfixed", "fixed"):
-        entries = (project.file, MAPPING, RUNNER)
+        entries = (project.file, MAPPING, RUNNER, *([PIPELINE] if pipeline else []))
         files[side], missing = walk(entries, read[side], _reader(STAND_INS))
         if missing:
             shown = "\n    ".join(missing[:12])

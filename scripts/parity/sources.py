@@ -31,7 +31,7 @@ class Source:
 
 
 def find_sources(
-    device: str, trtllm_dir: Path | None
+    device: str, trtllm_dir: Path | None, requests: bool = False
 ) -> tuple[dict[str, Source], dict[str, Any] | None]:
     """Returns the sources "fixed" and "unfixed", and what a result file says about the checkout.
 
@@ -41,6 +41,7 @@ def find_sources(
     Args:
         device: "cpu" or "cuda"; the former takes the plain-torch double of FA4.
         trtllm_dir: The checkout, or None.
+        requests: Whether its pipeline runs too.
 
     Raises:
         ValueError: The code asked for is not there.
@@ -55,7 +56,7 @@ def find_sources(
             side: Source(f"embedded host {text}", roots, {"text_kv": kind})
             for side, (kind, text) in host.items()
         }, None
-    checkout = real.prepare(trtllm_dir)
+    checkout = real.prepare(trtllm_dir, pipeline=requests)
     below = roots[roots.index(str(real.STAND_INS)) :]
     return {
         side: Source(getattr(checkout, side), (str(checkout.stages[side]), *below), real=True)

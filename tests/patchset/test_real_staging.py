@@ -266,6 +266,20 @@ def test_walk_vs_what_is_reached():
     assert sorted(files) == [f"tensorrt_llm/{name}.py" for name in "abc"]
 
 
+@pytest.mark.parametrize("certain", [False, True])
+def test_walk_vs_a_file_that_a_function_imports(certain):
+    own = {
+        "tensorrt_llm/a.py": b"def f():\n    from .lazy import x\n",
+        "tensorrt_llm/lazy.py": b"from .compiled import y\nx = 1\n",
+    }
+    if certain:
+        own["tensorrt_llm/a.py"] += b"from .lazy import x\n"
+    files, missing = walk(("tensorrt_llm/a.py",), own.get, {}.get)
+    assert sorted(files) == sorted(own)
+    problem = "neither the checkout nor the stand-ins have tensorrt_llm.compiled"
+    assert missing == ([f"tensorrt_llm/lazy.py:1: {problem}"] if certain else [])
+
+
 def _parity(*args, project=None):
     """Runs the command as `make parity` does."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

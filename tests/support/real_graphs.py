@@ -6,13 +6,9 @@ PYTHONPATH holds the staged checkout and its stand-ins. Prints the number of gra
 says what was not the eager forward, or compiled too often.
 """
 
-import importlib.util
 import sys
-from contextlib import contextmanager
-from unittest import mock
 
 import torch
-from hostpath import ROOT
 from parity import outside
 from parity.checkpoint import random_weights
 from parity.sizes import full_config
@@ -28,33 +24,12 @@ from support.serving import (
 from support.tiers import assert_within
 
 
-def record_graphs() -> None:
-    """Puts the host's double in place of CUDA graphs, where there is no GPU."""
-    path = ROOT / "host/visual_gen/tensorrt_llm/_torch/visual_gen/recorded_graph.py"
-    spec = importlib.util.spec_from_file_location("recorded_graph", path)
-    double = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(double)
-
-    class Graph(double.RecordedGraph):
-        def pool(self):
-            return None
-
-    @contextmanager
-    def capture(graph, pool=None):
-        capturing = mock.patch("torch.cuda.is_current_stream_capturing", lambda: True)
-        with capturing, double._Recorder(graph):
-            yield
-
-    torch.cuda.CUDAGraph, torch.cuda.graph = Graph, capture
-    torch.cuda.synchronize = torch.cuda.empty_cache = lambda: None
-
-
 def main(device: str, backend: str) -> None:
     """Runs prompts and controls in turn through the runner, and then compiled layers."""
     torch.set_grad_enabled(False)
     outside.before_import(torch.device(device), torch.bfloat16, backend)
     if device == "cpu":
-        record_graphs()
+        outside.record_graphs()
     from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
     from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
         Cosmos3VFMTransformer,

@@ -98,6 +98,16 @@ class DiffusionPipelineConfig:
     cuda_graph: Switch = field(default_factory=Switch)
     cpu_offload: Switch = field(default_factory=Switch)
     warmup_shapes: tuple[tuple[int, int, int], ...] = ()
+    # Of the class: nothing here is compiled, and tuning finds one kernel of each.
+    torch_compile = SimpleNamespace(enable=False, enable_autotune=True)
+
+    @property
+    def compilation(self) -> SimpleNamespace:
+        """The same shapes as upstream names them: sizes, and numbers of frames."""
+        return SimpleNamespace(
+            resolutions=[shape[:2] for shape in self.warmup_shapes],
+            num_frames=sorted({shape[2] for shape in self.warmup_shapes}),
+        )
 
     @property
     def primary_pretrained_config(self) -> Any:

@@ -11,7 +11,6 @@ Legend: B batch, [negative, positive] or the positive alone; C, T, H, W of the l
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,27 +18,6 @@ import torch.distributed as dist
 from torch import nn
 
 from .cuda_graph_runner import CUDAGraphRunner, CUDAGraphRunnerConfig
-
-
-@dataclass
-class PipelineOutput:
-    """What a request returns; None where there is nothing, and for frames on other ranks than 0.
-
-    Attributes:
-        video: uint8 [1, frames, height, width, 3].
-        image: uint8 [1, height, width, 3].
-        audio: float32 [1, channels, samples].
-        action: float32 [1, actions, the embodiment's own width].
-        frame_rate: frames per second.
-        audio_sample_rate: samples per second.
-    """
-
-    video: torch.Tensor | None = None
-    image: torch.Tensor | None = None
-    audio: torch.Tensor | None = None
-    action: torch.Tensor | None = None
-    frame_rate: float | None = None
-    audio_sample_rate: int | None = None
 
 
 class PipelineOffloader:

@@ -15,11 +15,13 @@ import math
 import numpy as np
 import torch
 import torch.distributed as dist
+from diffusers import UniPCMultistepScheduler
 from diffusers.utils.torch_utils import randn_tensor
 
 from tensorrt_llm.media.decoding import decode_video_reference_window
 
-from ...pipeline import BasePipeline, PipelineOutput
+from ...output import PipelineOutput
+from ...pipeline import BasePipeline
 from .transfer import Cosmos3TransferConfig
 from .transformer_cosmos3 import Cosmos3VFMTransformer
 
@@ -58,10 +60,9 @@ class Cosmos3OmniMoTPipeline(BasePipeline):
         self.modes = {name: dict(values) for name, values in MODES.items()}
 
     def _init_transformer(self) -> None:
-        with torch.device(self.device):
-            self.transformer = Cosmos3VFMTransformer(
-                self.pipeline_config.model_configs["transformer"], **self._transformer_kwargs
-            )
+        self.transformer = Cosmos3VFMTransformer(
+            self.pipeline_config.model_configs["transformer"], **self._transformer_kwargs
+        )
 
     def default_offload_stages(self):
         """Each tower by itself."""
@@ -72,10 +73,12 @@ class Cosmos3OmniMoTPipeline(BasePipeline):
         model = self.transformer
         return {"reasoner": model.language_model.layers, "generator": model.gen_layers}
 
-    def load_components(self, *, vae, tokenizer, scheduler, audio_tokenizer=None) -> None:
-        """Take what upstream loads from a checkpoint's other folders."""
-        self.vae, self.tokenizer, self.audio_tokenizer = vae, tokenizer, audio_tokenizer
-        self._base_scheduler = self.scheduler = scheduler
+    def load_standard_components(self, checkpoint_dir: str, device, skip_components=()) -> None:
+        """Load the scheduler; the others are assigned, whether they are to be skipped or not."""
+        self.scheduler = UniPCMultistepScheduler.from_pretrained(
+            checkpoint_dir, subfolder="scheduler"
+        )
+        self._base_scheduler = self.scheduler
 
     def _scheduler_for(self, flow_shift: float | None, stream: str = "video"):
         """The scheduler of that shift; streams have their own, since stepping changes them."""

@@ -7,7 +7,7 @@ and refuses host reads while it captures.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -47,6 +47,9 @@ class RecordedGraph:
                 if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
+    def pool(self) -> None:
+        """Return no memory to share."""
+
     def reset(self) -> None:
         """Forget them."""
         self.calls.clear()
@@ -77,12 +80,19 @@ def record(fn: Callable, args: list, kwargs: dict) -> tuple[RecordedGraph, Any]:
         RuntimeError: the function reads a tensor's value on the host.
     """
     graph = RecordedGraph()
+    with recording(graph):
+        return graph, fn(*args, **kwargs)
+
+
+@contextmanager
+def recording(graph: RecordedGraph, pool=None):
+    """Record into a graph what runs inside, as ``torch.cuda.graph`` captures."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch("torch.cuda.is_current_stream_capturing", lambda: True))
         for name in ("tolist", "numpy"):  # These are no operators.
             stack.enter_context(mock.patch.object(torch.Tensor, name, _refuse))
         stack.enter_context(_Recorder(graph))
-        return graph, fn(*args, **kwargs)
+        yield
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
