@@ -7,6 +7,8 @@ The VAE and the scheduler are diffusers' own classes.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
@@ -88,6 +90,9 @@ def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
         pipeline.transformer.graph_inputs.max_bytes = 1 << 30
     with TemporaryDirectory() as folder:
         make_scheduler().save_pretrained(f"{folder}/scheduler")
+        edge = getattr(config, "hidden_act", "silu") == "relu2"
+        index = json.dumps({"use_native_flow_schedule": edge})
+        Path(folder, "model_index.json").write_text(index)
         handed = ["vae", "tokenizer", "sound_tokenizer"]
         pipeline.load_standard_components(folder, torch.device(device), skip_components=handed)
     pipeline.vae = make_vae(config.latent_channel, model_config.torch_dtype, device)

@@ -14,6 +14,14 @@ VOCABULARY = 151936
 
 _ATTENTION = {"num_key_value_heads": 8, "head_dim": 128, "rope_axes_dim": [24, 20, 20]}
 
+# What Edge has otherwise than the models of Qwen's recipe. It has no sound either.
+EDGE_RECIPE = {
+    "hidden_act": "relu2",
+    "qk_norm_for_text": False,
+    "use_und_k_norm_for_gen": True,
+    "rms_norm_eps": 1e-5,
+}
+
 MODELS: dict[str, dict[str, Any]] = {
     "nano": {
         "num_hidden_layers": 36,
@@ -37,9 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "hidden_size": 2048,
         "num_attention_heads": 16,
         "intermediate_size": 9216,
-        "hidden_act": "relu2",
-        "qk_norm_for_text": False,
-        "use_und_k_norm_for_gen": True,
+        **EDGE_RECIPE,
         **_ATTENTION,
     },
 }

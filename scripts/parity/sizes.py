@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from cosmos3_sizes import MODELS, VOCABULARY
+from cosmos3_sizes import EDGE_RECIPE, MODELS, VOCABULARY
 
+_TINY = {
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 32,
+    "intermediate_size": 768,
+    "rope_axes_dim": [6, 5, 5],
+    "vocab_size": VOCABULARY,
+}
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "num_hidden_layers": 4,
-        "hidden_size": 256,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 32,
-        "intermediate_size": 768,
-        "rope_axes_dim": [6, 5, 5],
-        "vocab_size": VOCABULARY,
-    },
+    "tiny": _TINY,
+    # The same in Edge's recipe.
+    "tiny-edge": {**_TINY, **EDGE_RECIPE},
     # Nano's widths, with 4 of its layers or all of them.
     "nano-4l": {**MODELS["nano"], "num_hidden_layers": 4},
     "nano": MODELS["nano"],
