@@ -8,10 +8,13 @@ The VAE and the scheduler are diffusers' own classes.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from hostpath import ROOT
 from parity.prompts import VISION_START, chat_turn, tokenizer
 
 
@@ -72,6 +75,9 @@ def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
             graphs; None for one without, whose warmup() does nothing.
         **transformer_kwargs: Passed to the transformer.
     """
+    # What a checkout's pipeline imports, searched last, behind what is installed.
+    sys.path.append(str(ROOT / "host" / "last"))
+    os.environ["TRTLLM_DISABLE_COSMOS3_GUARDRAILS"] = "1"
     from tensorrt_llm._torch.visual_gen.config import DiffusionPipelineConfig, Switch
     from tensorrt_llm._torch.visual_gen.models.cosmos3.pipeline_cosmos3 import (
         Cosmos3OmniMoTPipeline,

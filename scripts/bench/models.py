@@ -33,8 +33,8 @@ class Models:
     """
 
     def __init__(self, case: dict, rank: int, ranks: int, device: torch.device):
+        from cosmos3_sizes import SIZES, full_config
         from cosmos3_weights import RandomWeights
-        from parity.sizes import SIZES, full_config
 
         from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
         from tensorrt_llm._torch.visual_gen.cuda_graph_runner import (

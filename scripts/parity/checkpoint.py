@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cosmos3_sizes import full_config
 from cosmos3_weights import UNUSED, RandomWeights, weight_shapes
 from safetensors import SafetensorError, safe_open
-
-from parity.sizes import full_config
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 # Names listed in a message before it says "and n more".

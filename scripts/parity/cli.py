@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from cosmos3_requests import TYPES
+from cosmos3_sizes import SIZES
 from hostpath import ROOT
 from make_command import make_command
 
@@ -23,7 +24,6 @@ from parity.plan import DTYPE_BYTES, make_plan
 from parity.record import describe
 from parity.run import run
 from parity.show import check_output, shown_path, write_report
-from parity.sizes import SIZES
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import fa4
 import torch
 from cosmos3_requests import ACTION, FRAMES, HEIGHT, OMNI, WIDTH, chunks, growth
+from cosmos3_sizes import SIZES, VOCABULARY, full_config
 from patchset.report import Refusal
 from preflight.cli import Request, judge
 from preflight.config import Sizes, parse_config, read_config
@@ -27,7 +28,6 @@ from parity.checkpoint import read_config as read_checkpoint_config
 from parity.machine import check_memory
 from parity.prompts import MAX_TOKENS, Prompt, load_prompts, random_prompts, tokenize
 from parity.requests import make_requests
-from parity.sizes import SIZES, VOCABULARY, full_config
 from parity.sources import Source, find_sources
 
 DTYPE_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}

@@ -12,6 +12,7 @@ from typing import Any
 import provenance
 import row_products
 from cosmos3_requests import first_chunk
+from cosmos3_sizes import VOCABULARY
 
 from parity import prompts as prompts_module
 from parity.machine import machine_facts, usable_cores
@@ -19,7 +20,6 @@ from parity.pictures import draw, film
 from parity.plan import Plan, Run
 from parity.sampling import make_scheduler
 from parity.show import shown_path
-from parity.sizes import VOCABULARY
 
 # Differences that are black in pictures: far below what a run is held to.
 BLACK = {"float32": 1e-8, "float64": 1e-14, "bfloat16": 1e-6}

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
+from cosmos3_sizes import SIZES, full_config
 from cosmos3_weights import UNUSED, weight_shapes
 from diffusers.models.transformers.transformer_cosmos3 import Cosmos3OmniTransformer
 from parity.checkpoint import CheckpointWeights, check_checkpoint, random_weights, read_config
-from parity.sizes import SIZES, full_config
 from safetensors.torch import save_file
 
 NAME = "diffusion_pytorch_model"

@@ -107,7 +107,6 @@ def test_request_takes_a_model_with_sound_and_actions_and_no_oracle():
     [
         ("--request t2v --guidance=-1", "--guidance -1.0 with --request: expected 0 or more"),
         ("--request t2v --video 1,4,4", "--request does not go with --video"),
-        ("--request t2v --trtllm-dir /tmp", "--request does not go with --trtllm-dir"),
         ("--graphs", "--graphs goes with --request"),
     ],
 )

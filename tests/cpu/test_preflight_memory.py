@@ -4,9 +4,8 @@
 
 import pytest
 import torch
-from cosmos3_sizes import MODELS
+from cosmos3_sizes import MODELS, SIZES
 from diffusers.models.transformers.transformer_cosmos3 import Cosmos3OmniTransformer
-from parity.sizes import SIZES
 from preflight import memory
 from preflight.layout import Sizes
 from preflight.model import parse_model

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from cosmos3_sizes import VOCABULARY
 from parity.prompts import (
     MAX_TOKENS,
     PROMPTS_DIR,
@@ -15,7 +16,6 @@ from parity.prompts import (
     vocabulary_size,
 )
 from parity.sampling import pad_prompts
-from parity.sizes import VOCABULARY
 
 IM_START, IM_END, VISION_START = 151644, 151645, 151652
 

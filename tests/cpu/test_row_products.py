@@ -5,8 +5,7 @@
 import pytest
 import row_products
 import torch
-from cosmos3_sizes import MODELS
-from parity.sizes import SIZES, full_config
+from cosmos3_sizes import MODELS, SIZES, full_config
 from row_products import row_independent, shapes, uneven
 from support.model import ModelCase, build_host
 

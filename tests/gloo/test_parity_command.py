@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from cosmos3_sizes import SIZES, VOCABULARY, full_config
 from cosmos3_weights import UNUSED
 from parity import cli, launch, machine, plan, run
 from parity.checkpoint import random_weights
-from parity.sizes import SIZES, VOCABULARY, full_config
 from safetensors.torch import save_file
 from support.report_page import check_report
 

@@ -9,9 +9,9 @@ says what was not the eager forward, or compiled too often.
 import sys
 
 import torch
+from cosmos3_sizes import full_config
 from parity import outside
 from parity.checkpoint import random_weights
-from parity.sizes import full_config
 
 from support.serving import (
     CONFIG,
@@ -29,7 +29,9 @@ def main(device: str, backend: str) -> None:
     torch.set_grad_enabled(False)
     outside.before_import(torch.device(device), torch.bfloat16, backend)
     if device == "cpu":
-        outside.record_graphs()
+        from tensorrt_llm._torch.visual_gen.recorded_graph import replace_cuda_graphs
+
+        replace_cuda_graphs()
     from tensorrt_llm._torch.visual_gen.config import DiffusionModelConfig
     from tensorrt_llm._torch.visual_gen.models.cosmos3.transformer_cosmos3 import (
         Cosmos3VFMTransformer,

@@ -5,8 +5,8 @@
 import functools
 
 import torch
+from cosmos3_sizes import full_config
 from parity import outside
-from parity.sizes import full_config
 
 from support import pipelines
 
