@@ -7,9 +7,14 @@ The VAE and the scheduler are diffusers' own classes.
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from hostpath import ROOT
 from parity.prompts import VISION_START, chat_turn, tokenizer
 
 
@@ -70,6 +75,9 @@ def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
             graphs; None for one without, whose warmup() does nothing.
         **transformer_kwargs: Passed to the transformer.
     """
+    # What a checkout's pipeline imports, searched last, behind what is installed.
+    sys.path.append(str(ROOT / "host" / "last"))
+    os.environ["TRTLLM_DISABLE_COSMOS3_GUARDRAILS"] = "1"
     from tensorrt_llm._torch.visual_gen.config import DiffusionPipelineConfig, Switch
     from tensorrt_llm._torch.visual_gen.models.cosmos3.pipeline_cosmos3 import (
         Cosmos3OmniMoTPipeline,
@@ -88,6 +96,9 @@ def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
         pipeline.transformer.graph_inputs.max_bytes = 1 << 30
     with TemporaryDirectory() as folder:
         make_scheduler().save_pretrained(f"{folder}/scheduler")
+        edge = getattr(config, "hidden_act", "silu") == "relu2"
+        index = json.dumps({"use_native_flow_schedule": edge})
+        Path(folder, "model_index.json").write_text(index)
         handed = ["vae", "tokenizer", "sound_tokenizer"]
         pipeline.load_standard_components(folder, torch.device(device), skip_components=handed)
     pipeline.vae = make_vae(config.latent_channel, model_config.torch_dtype, device)

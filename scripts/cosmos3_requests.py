@@ -18,7 +18,8 @@ Request = dict[str, Any]
 
 TYPES = ("t2v", "t2i", "i2v", "transfer", "audio", "action")
 # Fields of a model that all types can be asked of.
-OMNI = {"sound_gen": True, "sound_dim": 8, "action_gen": True, "action_dim": 16}
+ACTION = {"action_gen": True, "action_dim": 16}
+OMNI = {"sound_gen": True, "sound_dim": 8, **ACTION}
 # Pixels. 5 x 7 video rows in each latent frame, which no number of ranks divides.
 HEIGHT, WIDTH, FRAMES = 160, 224, 9
 PROMPT = "A red fox runs over a snowy hill at dawn, and the camera follows it."

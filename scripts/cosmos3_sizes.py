@@ -15,6 +15,14 @@ VOCABULARY = 151936
 
 _ATTENTION = {"num_key_value_heads": 8, "head_dim": 128, "rope_axes_dim": [24, 20, 20]}
 
+# What Edge has otherwise than the models of Qwen's recipe. It has no sound either.
+EDGE_RECIPE = {
+    "hidden_act": "relu2",
+    "qk_norm_for_text": False,
+    "use_und_k_norm_for_gen": True,
+    "rms_norm_eps": 1e-5,
+}
+
 MODELS: dict[str, dict[str, Any]] = {
     "nano": {
         "num_hidden_layers": 36,
@@ -38,9 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "hidden_size": 2048,
         "num_attention_heads": 16,
         "intermediate_size": 9216,
-        "hidden_act": "relu2",
-        "qk_norm_for_text": False,
-        "use_und_k_norm_for_gen": True,
+        **EDGE_RECIPE,
         **_ATTENTION,
     },
 }
@@ -48,17 +54,21 @@ MODELS: dict[str, dict[str, Any]] = {
 # Weights that `make deviation` and, by default, `make parity` run.
 LEARNED = Path(__file__).parent / "deviation" / "learned"
 
+# What runs here: small ones of our own, and Nano.
+_TINY = {
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 32,
+    "intermediate_size": 768,
+    "rope_axes_dim": [6, 5, 5],
+    "vocab_size": VOCABULARY,
+}
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "num_hidden_layers": 4,
-        "hidden_size": 256,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 32,
-        "intermediate_size": 768,
-        "rope_axes_dim": [6, 5, 5],
-        "vocab_size": VOCABULARY,
-    },
+    "tiny": _TINY,
+    # The same in Edge's recipe.
+    "tiny-edge": {**_TINY, **EDGE_RECIPE},
     # Frames are the latents, so that no VAE stands between. Its rotary frequencies are higher than
     # the released models', since it has few columns to tell apart.
     "learned": {

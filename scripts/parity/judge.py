@@ -316,14 +316,11 @@ class Case:
             return skip("unfixed-seen", self.missing("unfixed", "one"))
         worst = largest([largest(errors[sample]) for sample in SAMPLES])
         if not (self.case["pads"] and self.settings["padding_bug"]):
-            note = "this layout pads neither prompts nor rows: nothing is wrong"
-            if not self.settings["padding_bug"]:
-                note = "this checkout leaves padding out by itself, in a loop over samples"
             allowed = limit("batch")
             if self.settings["dtype"] == "bfloat16":
                 # Old and new order of the keys round differently.
                 allowed = OWN_ERROR_FACTOR * largest(self.errors["one-vs-float32"]["batch"])
-            return at_most("unfixed-vs-one", worst, allowed, note)
+            return at_most("unfixed-vs-one", worst, allowed, self.harmless())
         note = "the bug, on the sample that suffers most"
         if worst <= SEEN_LIMIT:
             note = (
@@ -331,6 +328,12 @@ class Case:
                 "different lengths or a video whose rows the ranks do not divide"
             )
         return above("unfixed-seen", worst, SEEN_LIMIT, note)
+
+    def harmless(self) -> str:
+        """Says why the unfixed side is right."""
+        if self.settings["padding_bug"]:
+            return "this layout pads neither prompts nor rows: nothing is wrong"
+        return "this checkout leaves padding out by itself, in a loop over samples"
 
     def final_latents(self, limit: Callable[[str], float]) -> Check:
         """Own trajectories, in which errors are carried on and guided."""
@@ -425,12 +428,11 @@ class RequestCase(Case):
             self.checks.append(skip("unfixed-seen", ONE_RANK))
             return
         worst = largest(final["unfixed"])
-        if self.case["pads"]:
+        if self.case["pads"] and self.settings["padding_bug"]:
             seen = f"the bug in the final latents, frames {self._psnr('unfixed')}"
             self.checks.append(above("unfixed-seen", worst, SEEN_LIMIT, seen))
         else:
-            why = "this layout pads neither prompts nor rows: nothing is wrong"
-            self.checks.append(at_most("unfixed-vs-one", worst, limit, why))
+            self.checks.append(at_most("unfixed-vs-one", worst, limit, self.harmless()))
 
     def _limits(self, final) -> tuple[float, float, str]:
         """Returns limits of latents and of frames, and why."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import sys
 from contextlib import ExitStack
 from importlib import import_module
 
 import torch
 import torch.distributed
 import torch.distributed.device_mesh
-from hostpath import ROOT
 
 PACKAGE = "tensorrt_llm._torch.visual_gen"
 HALF = (torch.float16, torch.bfloat16)
@@ -54,25 +51,14 @@ def before_import(device: torch.device, dtype: torch.dtype, backend: str) -> lis
 
 
 def before_pipeline(device: torch.device, graphs: bool) -> list[str]:
-    """Prepares torch for a pipeline, and lets packages that are not installed be imported.
-
-    Args:
-        device: Of this rank.
-        graphs: Whether requests are answered from graphs.
-
-    Returns:
-        What was changed, one line for each thing.
-    """
-    os.environ["TRTLLM_DISABLE_COSMOS3_GUARDRAILS"] = "1"
-    notes = ["guardrails: off"]
-    # Searched last, behind what is installed.
-    sys.path.append(str(ROOT / "host" / "last"))
-    if device.type == "cpu":
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
-        notes.append("torch.compile: off, which only the conversion of frames to 8 bits asks for")
-        if graphs:
-            _KEPT.enter_context(import_module(f"{PACKAGE}.recorded_graph").recorded_graphs())
-            notes.append("CUDA graphs: their operators are recorded, and run again where they lie")
+    """Prepares torch for a pipeline, with or without graphs; returns what was changed."""
+    if device.type == "cuda":
+        return []
+    torch.compiler.set_stance("force_eager")
+    notes = ["torch.compile: off, which only the conversion of frames to 8 bits asks for"]
+    if graphs:
+        _KEPT.enter_context(import_module(f"{PACKAGE}.recorded_graph").recorded_graphs())
+        notes.append("CUDA graphs: their operators are recorded, and run again where they lie")
     return notes
 
 

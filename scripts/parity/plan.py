@@ -18,7 +18,7 @@ import fa4
 import torch
 from cosmos3_checkpoint import check_checkpoint
 from cosmos3_checkpoint import read_config as read_checkpoint_config
-from cosmos3_requests import FRAMES, HEIGHT, OMNI, WIDTH, chunks, growth
+from cosmos3_requests import ACTION, FRAMES, HEIGHT, OMNI, WIDTH, chunks, growth
 from cosmos3_sizes import LEARNED_PROMPT, LEARNED_VIDEO, SIZES, VOCABULARY, full_config
 from patchset.report import Refusal
 from preflight.cli import Request, judge
@@ -287,7 +287,11 @@ def _layout(args) -> tuple[Sizes, str]:
 
 def _model(args) -> dict[str, Any]:
     if args.checkpoint is None:
-        return full_config(SIZES[args.size] | (OMNI if args.request else {}))
+        fields = SIZES[args.size]
+        if args.request:
+            # Edge has no sound.
+            fields = fields | (OMNI if fields.get("hidden_act", "silu") == "silu" else ACTION)
+        return full_config(fields)
     config = read_checkpoint_config(args.checkpoint)
     check_checkpoint(args.checkpoint, config)
     if config["vocab_size"] < VOCABULARY:

@@ -3,6 +3,7 @@
 """Requests to a pipeline with graphs: each is answered as by a pipeline that never had another."""
 
 import asyncio
+import dataclasses
 import gc
 import pickle
 import weakref
@@ -223,7 +224,7 @@ def test_transfer_from_graphs_is_wrong_where_branches_share_a_graph_unless_copie
 
     def copying(*args, **kwargs):
         result = forward(*args, **kwargs)
-        return type(result)(video=result.video.clone())
+        return dataclasses.replace(result, video=result.video.clone())
 
     if copied:
         pipeline.transformer.forward = copying

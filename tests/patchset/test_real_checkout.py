@@ -23,6 +23,10 @@ pytestmark = [
     pytest.mark.skipif(not SERIES, reason="no base has a series"),
 ]
 
+with_pipeline = pytest.mark.skipif(
+    not (Path(CHECKOUT or "") / real.PIPELINE).exists(),
+    reason=f"the checkout in TRTLLM_DIR lacks {real.PIPELINE}",
+)
 # What runs unchanged; a neighbouring revision may need a file more.
 FILES = {
     f"{real.FOLDER}/{name}"
@@ -117,6 +121,59 @@ def test_patched_files_vs_diffusers(tmp_path, layout, backend, lengths, video, s
         assert max(errors["unfixed-vs-oracle"]["negative"]) > seen
     assert ("stale-replay-seen/prompts" in checks) != checkout["padding_bug"]
     assert {f["path"] for f in checkout["files"]["both"]} >= FILES - {FILE}
+
+
+@with_pipeline
+@pytest.mark.parametrize(
+    ("size", "kind"), [("tiny", "all"), ("tiny-edge", "t2v"), ("tiny-edge", "action")]
+)
+def test_requests_to_the_checkouts_pipeline_vs_one_rank(tmp_path, size, kind):
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "parity", "--trtllm-dir", CHECKOUT, "--device", "cpu"),
+            *("--size", size, "--request", kind, "--graphs", "--steps", "2", "--out", str(out)),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1"},
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    report = json.loads((out / "parity.json").read_text())
+    assert not [check for check in report["checks"] if check["status"] != "PASS"]
+    # Both sides' own, and the pipeline is not changed by the patches.
+    same = {f["path"] for f in report["checkout"]["files"]["both"]}
+    assert {real.PIPELINE, f"{real.FOLDER}/pipeline.py", real.RUNNER} <= same
+
+
+# What the host is held to and does not depend on its own classes.
+HELD = (
+    "pairs_vs_fresh or in_the_middle or are_blind or never_reset or captures_one_graph or "
+    "leaves_no_graph or new_list_of_controls or branches_share_a_graph"
+)
+
+
+@with_pipeline
+def test_requests_to_the_checkouts_pipeline_behind_graphs_vs_fresh_pipelines(tmp_path):
+    staged = real.prepare(Path(CHECKOUT), build=tmp_path, pipeline=True)
+    tests = ROOT / "tests"
+    environment = _environment(staged.stages["fixed"])
+    environment["PYTHONPATH"] += f"{os.pathsep}{tests}"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest"),
+            *("-p", "support.real_requests", "--rootdir", str(tmp_path), "-c", os.devnull),
+            *(str(tests / "cpu" / "test_requests.py"), "-k", HELD),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout and "skipped" not in done.stdout
 
 
 def test_new_unit_tests_pass_on_patched_files(staged, upstream_test, tmp_path):

@@ -718,13 +718,6 @@ def test_released_sizes(name, query):
     assert find_model(None, f"nvidia/Cosmos3-{name.title()}").heads == model.heads
 
 
-def test_parity_sizes_are_the_shared_ones():
-    from cosmos3_sizes import SIZES
-
-    assert SIZES["nano"] == MODELS["nano"]
-    assert SIZES["nano-4l"] == MODELS["nano"] | {"num_hidden_layers": 4}
-
-
 def test_checkpoint_folder_and_file_are_read(tmp_path):
     fields = {"_class_name": "Cosmos3OmniTransformer", "num_attention_heads": 12}
     fields |= {"num_key_value_heads": 6, "head_dim": 64, "rope_scaling": {"mrope_section": [8] * 3}}

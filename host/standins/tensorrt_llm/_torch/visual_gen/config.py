@@ -61,6 +61,9 @@ class DiffusionModelConfig:
             visual_gen_mapping: a ``VisualGenMapping``; None for one process.
         """
         vgm = visual_gen_mapping
+        if config.get("hidden_act") == "relu2":
+            # Upstream's name of Edge's recipe, which diffusers' configuration has no field for.
+            config = config | {"backbone_type": "cosmos3_edge_nemotron_dense"}
         return cls(
             pretrained_config=SimpleNamespace(**config),
             attention=AttentionConfig(backend=backend),
