@@ -91,9 +91,11 @@ def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):
             ),
             **transformer_kwargs,
         )
-    if graphs is not None and torch.device(device).type == "cpu":
+    # A checkout's transformer has none before the patches.
+    inputs = getattr(pipeline.transformer, "graph_inputs", None)
+    if inputs is not None and graphs is not None and torch.device(device).type == "cpu":
         # There is no free memory of a GPU to take a share of.
-        pipeline.transformer.graph_inputs.max_bytes = 1 << 30
+        inputs.max_bytes = 1 << 30
     with TemporaryDirectory() as folder:
         make_scheduler().save_pretrained(f"{folder}/scheduler")
         edge = getattr(config, "hidden_act", "silu") == "relu2"

@@ -70,6 +70,23 @@ def _environment(stage):
     }
 
 
+def _parity(tmp_path, *options):
+    """Runs the command on the checkout and returns its result."""
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "parity", "--trtllm-dir", CHECKOUT, "--device", "cpu"),
+            *(*options, "--out", str(out)),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1"},
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return json.loads((out / "parity.json").read_text())
+
+
 def test_staged_files_vs_checkout(staged):
     assert FILES <= staged.digests["unfixed"].keys()
     changed = {
@@ -99,20 +116,8 @@ CASES = [
     ids=lambda x: str(x).strip("-").replace("=", "").replace(",", "x"),
 )
 def test_patched_files_vs_diffusers(tmp_path, layout, backend, lengths, video, seen):
-    out = tmp_path / "out"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "parity", "--trtllm-dir", CHECKOUT, "--device", "cpu", layout),
-            *("--backend", backend, "--prompt-tokens", lengths, "--video", video, "--steps", "1"),
-            *("--out", str(out)),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1"},
-        timeout=900,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    report = json.loads((out / "parity.json").read_text())
+    sizes = ("--prompt-tokens", lengths, "--video", video, "--steps", "1")
+    report = _parity(tmp_path, layout, "--backend", backend, *sizes)
     errors = report["errors"]
     for sample in ("negative", "positive"):
         assert max(errors["fixed-vs-oracle"][sample]) <= 5e-6
@@ -128,19 +133,7 @@ def test_patched_files_vs_diffusers(tmp_path, layout, backend, lengths, video, s
     ("size", "kind"), [("tiny", "all"), ("tiny-edge", "t2v"), ("tiny-edge", "action")]
 )
 def test_requests_to_the_checkouts_pipeline_vs_one_rank(tmp_path, size, kind):
-    out = tmp_path / "out"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "parity", "--trtllm-dir", CHECKOUT, "--device", "cpu"),
-            *("--size", size, "--request", kind, "--graphs", "--steps", "2", "--out", str(out)),
-        ],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1"},
-        timeout=900,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    report = json.loads((out / "parity.json").read_text())
+    report = _parity(tmp_path, "--size", size, "--request", kind, "--graphs", "--steps", "2")
     assert not [check for check in report["checks"] if check["status"] != "PASS"]
     # Both sides' own, and the pipeline is not changed by the patches.
     same = {f["path"] for f in report["checkout"]["files"]["both"]}
