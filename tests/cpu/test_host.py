@@ -104,6 +104,22 @@ def test_load_weights_names_what_is_missing_or_does_not_fit():
             transformer.load_weights(weights | {name: weights[name][:-1]})
 
 
+@pytest.mark.parametrize(
+    "model, fields, message",
+    [
+        ("edge", {"sound_gen": True, "sound_dim": 6}, "sound_gen=True; expected False"),
+        ("edge", {"latent_channel": 8, "patch_latent_dim": 32}, "latent_channel=8; expected 48"),
+        ("edge", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06; expected 1e-05"),
+        ("edge", {"hidden_act": "silu"}, "qk_norm_for_text=False; expected True"),
+        ("tiny", {"use_und_k_norm_for_gen": True}, "use_und_k_norm_for_gen=True; expected False"),
+        ("tiny", {"patch_latent_dim": 48}, "patch_latent_dim=48 is not"),
+    ],
+)
+def test_contradictions_to_a_recipe_are_refused(model, fields, message):
+    with pytest.raises(ValueError, match=message):
+        build_host(ModelCase(model=model, overrides=tuple(fields.items())))
+
+
 def test_model_is_made_on_the_default_device():
     config = DiffusionModelConfig.from_diffusers(MODELS["omni"], dtype=torch.bfloat16)
     with torch.device("meta"):

@@ -32,7 +32,7 @@ CASES = {
     "control": ModelCase(controls=1),
     "two-controls-own-positions": ModelCase(controls=2, share=False),
     "edge": ModelCase(model="edge"),
-    "edge-sound-action": ModelCase(model="edge-omni", sound_rows=5, action_rows=4),
+    "edge-action": ModelCase(model="edge-action", action_rows=4),
     "no-spatial-reset": ModelCase(
         overrides=(("unified_3d_mrope_reset_spatial_ids", False),), controls=1, share=False
     ),

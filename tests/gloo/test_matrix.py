@@ -42,7 +42,7 @@ MODALITIES = {
     "sound": ModelCase(model="omni", lengths=(30, 5), sound_rows=5),
     "action": ModelCase(model="omni", lengths=(5, 30), action_rows=4, given_actions=(0,)),
     "edge": ModelCase(model="edge", lengths=(7, 131)),
-    "edge-sound": ModelCase(model="edge-omni", lengths=(9, 4), sound_rows=2),
+    "edge-action": ModelCase(model="edge-action", lengths=(9, 4), action_rows=2),
     "four-samples": ModelCase(lengths=(3, 61, 17, 128), video=(1, 5, 9)),
 }
 

@@ -29,19 +29,17 @@ TINY = {
     "latent_patch_size": 2,
     "patch_latent_dim": 32,
 }
-OMNI = TINY | {
-    "sound_gen": True,
-    "sound_dim": 6,
-    "action_gen": True,
-    "action_dim": 5,
-    "num_embodiment_domains": 4,
-}
+ACTION = {"action_gen": True, "action_dim": 5, "num_embodiment_domains": 4}
+OMNI = TINY | ACTION | {"sound_gen": True, "sound_dim": 6}
 EDGE = TINY | {
     "hidden_act": "relu2",
     "qk_norm_for_text": False,
     "use_und_k_norm_for_gen": True,
+    "rms_norm_eps": 1e-5,
+    "latent_channel": 48,
+    "patch_latent_dim": 192,
 }
-MODELS = {"tiny": TINY, "omni": OMNI, "edge": EDGE, "edge-omni": OMNI | EDGE}
+MODELS = {"tiny": TINY, "omni": OMNI, "edge": EDGE, "edge-action": EDGE | ACTION}
 
 
 @dataclass(frozen=True)

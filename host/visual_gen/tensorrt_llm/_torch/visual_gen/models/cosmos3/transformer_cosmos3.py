@@ -71,6 +71,18 @@ DEFAULTS = {
     "qk_norm_for_text": True,
     "use_und_k_norm_for_gen": False,
 }
+# What goes with each hidden_act: Nano's and Super's recipe, and Edge's. Anything else is refused.
+RECIPES = {
+    "silu": {"qk_norm_for_text": True, "use_und_k_norm_for_gen": False},
+    "relu2": {
+        "qk_norm_for_text": False,
+        "use_und_k_norm_for_gen": True,
+        "rms_norm_eps": 1e-5,
+        "latent_channel": 48,
+        "latent_patch_size": 2,
+        "sound_gen": False,
+    },
+}
 
 Freqs = tuple[torch.Tensor, torch.Tensor]
 
@@ -91,8 +103,14 @@ class Cosmos3Settings:
             scaling = self.rope_scaling or {}
             self.rope_axes_dim = scaling.get("mrope_section", (24, 20, 20))
         self.rope_axes_dim = tuple(self.rope_axes_dim)
-        if self.hidden_act not in ("silu", "relu2"):
+        if self.hidden_act not in RECIPES:
             raise ValueError(f"hidden_act={self.hidden_act!r}; expected 'silu' or 'relu2'")
+        for name, value in RECIPES[self.hidden_act].items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name}={getattr(self, name)}; expected {value} with "
+                    f"hidden_act={self.hidden_act!r}"
+                )
         if len(self.rope_axes_dim) != 3 or sum(self.rope_axes_dim) != self.head_dim // 2:
             raise ValueError(
                 f"rope_axes_dim={self.rope_axes_dim} must be three widths that sum to "
