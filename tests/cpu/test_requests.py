@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 the cosmos3-text-kv authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to a pipeline with graphs: each is answered as by a pipeline that never had another."""
+"""Requests to a pipeline with graphs: each is answered as by a process that never had another."""
 
 import asyncio
 import dataclasses
@@ -13,7 +13,17 @@ import pytest
 import torch
 from cosmos3_requests import TYPES, chunks, clip, forward_arguments, picture, upsampled
 from support import pipelines
-from support.pipelines import SHAPE, SIZE, answer, build, equal, interrupt, request_of, runner_of
+from support.pipelines import (
+    SHAPE,
+    SIZE,
+    answer,
+    answer_of_a_fresh_process,
+    build,
+    equal,
+    interrupt,
+    request_of,
+    runner_of,
+)
 
 LONG = " ".join(f"Then comes scene {i}." for i in range(120))
 TURNED = {"height": SIZE["width"], "width": SIZE["height"]}
@@ -78,10 +88,10 @@ ANSWERS = {}
 
 
 def _fresh(request):
-    """What a pipeline answers that is made for this request alone."""
+    """What a process answers that is started for this request alone."""
     key = pickle.dumps(request)
     if key not in ANSWERS:
-        ANSWERS[key] = answer(build(), request)
+        ANSWERS[key] = answer_of_a_fresh_process(request)
     return ANSWERS[key]
 
 
@@ -95,7 +105,7 @@ def served():
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_request_pairs_vs_fresh_pipelines(served, pair):
+def test_request_pairs_vs_fresh_processes(served, pair):
     first, second = PAIRS[pair]
     expected = [_fresh(first), _fresh(second)]
     assert not equal(*expected), "two requests, one answer: a stale one would go unseen"
@@ -105,7 +115,7 @@ def test_request_pairs_vs_fresh_pipelines(served, pair):
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("error", [RuntimeError("died"), asyncio.CancelledError()], ids=repr)
-def test_request_after_one_that_ended_in_the_middle_vs_fresh_pipeline(served, kind, error):
+def test_request_after_one_that_ended_in_the_middle_vs_fresh_process(served, kind, error):
     other = EVERYWHERE["prompt"] | EVERYWHERE["seed"]
     interrupt(served, request_of(kind), error)
     request = request_of(kind, **other)

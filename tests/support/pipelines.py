@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small pipeline of the host, requests to it, and pipelines that are wrong in a known way."""
 
+import multiprocessing
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
@@ -77,6 +79,24 @@ def answer(pipeline, request: Request) -> dict[str, torch.Tensor]:
         if getattr(output, name) is not None:
             found[name] = getattr(output, name)
     return found
+
+
+def _answer_into(path: str, request: Request) -> None:
+    torch.save(answer(build(), request), path)
+
+
+def answer_of_a_fresh_process(request: Request) -> dict[str, torch.Tensor]:
+    """What a process answers that was started for this request alone."""
+    context = multiprocessing.get_context("forkserver")
+    # As support.ranks does: all share one server, which has imported everything and run nothing.
+    context.set_forkserver_preload(["support.preload"])
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/answer.pt"
+        process = context.Process(target=_answer_into, args=(path, request))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        return torch.load(path)
 
 
 def interrupt(pipeline, request: Request, error: BaseException) -> None:
