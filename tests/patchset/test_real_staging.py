@@ -337,4 +337,4 @@ def test_parity_of_a_checkout_vs_its_own_bug(host, checkout, tmp_path):
         files["fixed"][0]["sha256"][:16],
     ):
         assert shown in text
-    assert Path(report["checkout"]["folder"]) == checkout.resolve()
+    assert Path(report["checkout"]["folder"]).resolve() == checkout.resolve()
