@@ -58,11 +58,14 @@ def make_vae(latent_channel: int, dtype: torch.dtype, device: torch.device | str
     return torch.nn.Module.to(vae, device, dtype).eval().requires_grad_(False)
 
 
-def make_scheduler():
-    """Returns diffusers' UniPC scheduler on flow-matching sigmas."""
+def make_scheduler(steps: int | None = None):
+    """Returns diffusers' UniPC scheduler on flow-matching sigmas, set to `steps` steps if given."""
     from diffusers import UniPCMultistepScheduler
 
-    return UniPCMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction")
+    scheduler = UniPCMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction")
+    if steps is not None:
+        scheduler.set_timesteps(steps)
+    return scheduler
 
 
 def make_pipeline(model_config, device, graphs=None, **transformer_kwargs):

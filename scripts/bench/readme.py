@@ -64,7 +64,7 @@ def parity(folder: Path, brief: bool = False) -> str:
         "unfixed, from one rank", "checks",
     ]  # fmt: skip
     title = "Relative L2 distance of velocities, of the worse prompt"
-    return _table({"title": title, "columns": columns, "rows": rows})
+    return markdown_table({"title": title, "columns": columns, "rows": rows})
 
 
 def _worst(checks: list[dict], *prefixes: str) -> str:
@@ -101,7 +101,7 @@ def performance(folder: Path) -> str:
         return ""
     rows = sorted(rows.values(), key=lambda row: (*row[: case - 1], int(row[case - 1].split()[0])))
     title = "Seconds that a request of two prompts takes, medians"
-    table = _table({"title": title, "columns": limits.REQUEST_COLUMNS, "rows": rows})
+    table = markdown_table({"title": title, "columns": limits.REQUEST_COLUMNS, "rows": rows})
     listed = "\n".join(f"- {_source(*source)}" for source in sources)
     return f"{table}\n\nFrom these files; results/README.md has all tables and limits:\n\n{listed}"
 
@@ -116,14 +116,14 @@ def section(folder: Path) -> str:
     for path, result in _bench(folder):
         versions = ", ".join(f"{name} {v}" for name, v in sorted(result["versions"].items()))
         parts.append(f"{_source(path, result)}; {versions}.")
-        parts += [_table(table) for table in limits.tables(result)]
+        parts += [markdown_table(table) for table in limits.tables(result)]
         if result["checks"]:
             rows = [
                 [c["status"], c["name"], f"{c['measured']:.3f}", f"{c['limit']:.2f}"]
                 for c in result["checks"]
             ]
             columns = ["", "ours / other", "measured", "limit"]
-            parts.append(_table({"title": "Limits", "columns": columns, "rows": rows}))
+            parts.append(markdown_table({"title": "Limits", "columns": columns, "rows": rows}))
     return "\n\n".join(parts)
 
 
@@ -141,7 +141,8 @@ def _source(path: Path, result: dict) -> str:
     )
 
 
-def _table(table: dict) -> str:
+def markdown_table(table: dict) -> str:
+    """Returns {"title", "columns", "rows"} as Markdown; an empty title is left out."""
     head = f"| {' | '.join(table['columns'])} |\n|{'---|' * len(table['columns'])}"
     rows = "\n".join(f"| {' | '.join(map(str, row))} |" for row in table["rows"])
     title = f"**{table['title']}**\n\n" if table["title"] else ""

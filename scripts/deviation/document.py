@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import numpy as np
+from bench.readme import markdown_table
 from hostpath import ROOT
 
 from deviation import page
@@ -71,12 +71,6 @@ Made by `python -m deviation.document` from `$file`: commit $commit, $date.
 """)
 
 
-def markdown(head: list[str], rows: list[list[Any]]) -> str:
-    """Returns a table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
 def documents(path: Path = RESULT) -> dict[str, str | bytes]:
     """Returns the text or picture of each file under docs/."""
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -95,10 +89,13 @@ def documents(path: Path = RESULT) -> dict[str, str | bytes]:
         trained=f"{training['device']}, {training['seconds']} s, {training['steps']} steps",
         dtype=record["dtype"], device=record["device"], commit=record["commit"],
         date=record["date"], file=f"results/{path.name}",
-        table=markdown(["axis", "at", *page.HEAD], points),
-        configurations=markdown(
-            ["file", "layout", "P", "padded", *page.HEAD[2:]], page.configurations(record)
+        table=markdown_table(
+            {"title": "", "columns": ["axis", "at", *page.HEAD], "rows": points}
         ),
+        configurations=markdown_table({
+            "title": "", "columns": ["file", "layout", "P", "padded", *page.HEAD[2:]],
+            "rows": page.configurations(record),
+        }),
     )  # fmt: skip
     rows = np.stack([page.pictures(first, run)[best] for run in page.RUNS], 1)
     gap = ((0, 0), (0, 0), (0, 1), (0, 0), (0, 0))

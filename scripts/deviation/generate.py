@@ -121,17 +121,17 @@ def video(model, request: Request, number: int) -> torch.Tensor:
     """Returns the video [3, T, SIDE, SIDE] of one of the requests."""
     _, *prompts = request.prompts(number)
     branches = [prompts] if request.together else [[prompt] for prompt in prompts]
+    branches = [pad_prompts(branch) for branch in branches]
     shape = (request.frames, scenes.SIDE, scenes.SIDE)
     kept: list = [None] * len(branches)
 
     def forward(latents: torch.Tensor, timestep: int) -> torch.Tensor:
         found = []
-        for i, branch in enumerate(branches):
+        for i, (ids, mask) in enumerate(branches):
             model.cached_kv, model.cached_freqs_gen = kept[i] or (None, None)
-            raw = torch.full((len(branch),), float(timestep))
-            ids, mask = pad_prompts(branch)
+            raw = torch.full((len(ids),), float(timestep))
             output = model(
-                hidden_states=latents.to(model.dtype).expand(len(branch), -1, -1, -1, -1),
+                hidden_states=latents.to(model.dtype).expand(len(ids), -1, -1, -1, -1),
                 timestep=raw, raw_timestep=raw, text_ids=ids, text_mask=mask, video_shape=shape,
                 fps=24.0,
             )  # fmt: skip

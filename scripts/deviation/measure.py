@@ -167,6 +167,7 @@ def _result(point: Point, done) -> dict[str, Any]:
         for run in ((True, 1), (False, point.ranks), (True, point.ranks))
     )
     runs = {"unfixed": unfixed, "fixed": fixed}
+    seen = scenes.judge(one)
     asked = [request.prompts(i) for i in range(count)]
     lengths = [[len(prompt.ids) for prompt in prompts] for _, *prompts in asked]
     wanted = [scene for scene, *_ in asked]
@@ -175,12 +176,13 @@ def _result(point: Point, done) -> dict[str, Any]:
         "gaps": [none - some for none, some in lengths],
         "tokens": lengths,
         "rows": request.frames * (scenes.SIDE // SIZES["learned"]["latent_patch_size"]) ** 2,
-        "one": {"obeyed": obeyed(wanted, scenes.judge(one))},
+        "one": {"obeyed": obeyed(wanted, seen)},
     }
     for name, found in runs.items():
+        judged = scenes.judge(found)
         result[name] = {
-            "obeyed": obeyed(wanted, scenes.judge(found)),
-            "changed": [a != b for a, b in zip(scenes.judge(one), scenes.judge(found))],
+            "obeyed": obeyed(wanted, judged),
+            "changed": [a != b for a, b in zip(seen, judged)],
             "psnr": [psnr(a, b) for a, b in zip(one, found)],
             "ssim": [ssim(a, b) for a, b in zip(one, found)],
             "farthest": float((one - found).abs().max()),

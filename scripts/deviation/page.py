@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+from parity.pictures import gif
 
 from deviation.measure import CONFIGURATIONS, padded_like
 from deviation.scenes import ASPECTS, SIDE
@@ -128,7 +129,9 @@ def strip(frames: np.ndarray, scale: int = 6) -> bytes:
 
     padded = np.pad(frames, ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=128)
     image = Image.fromarray(np.concatenate(list(padded), 1))
-    return _saved(image.resize((image.width * scale, image.height * scale), 0), "PNG")
+    buffer = io.BytesIO()
+    image.resize((image.width * scale, image.height * scale), 0).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def animation(frames: np.ndarray, scale: int = 8) -> bytes:
@@ -137,14 +140,7 @@ def animation(frames: np.ndarray, scale: int = 8) -> bytes:
 
     images = [Image.fromarray(frame).resize((scale * frame.shape[1], scale * frame.shape[0]), 0)
               for frame in frames]  # fmt: skip
-    more = {"save_all": True, "append_images": images[1:], "duration": 350, "loop": 0}
-    return _saved(images[0], "GIF", **more)
-
-
-def _saved(image, kind: str, **more) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **more)
-    return buffer.getvalue()
+    return gif(images, 350)
 
 
 def _plot(draw, size: tuple[float, float]) -> bytes:

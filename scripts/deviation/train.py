@@ -24,12 +24,12 @@ import provenance
 import torch
 import torch.nn.functional as F
 from cosmos3_checkpoint import EMBEDDING, STORED_IDS, WEIGHTS
+from cosmos3_components import make_scheduler
 from cosmos3_sizes import SIZES
 from cosmos3_weights import weight_shapes
 from hostpath import ROOT
 from make_command import make_command
 from parity.prompts import tokenize
-from parity.sampling import make_scheduler
 from safetensors.torch import save_file
 
 from deviation import scenes

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from cosmos3_checkpoint import CheckpointWeights, random_weights
 from cosmos3_requests import FRAMES, HEIGHT, WIDTH, Request, forward_arguments
-from cosmos3_sizes import LEARNED
 
 from parity import outside
 
@@ -65,9 +64,8 @@ class _Runner:
 
     def _weights(self) -> Mapping[str, torch.Tensor]:
         spec = self.spec
-        folder = LEARNED if spec["size"] == "learned" else spec["checkpoint"]
-        if folder:
-            return CheckpointWeights(Path(folder), spec["config"], self.device)
+        if spec["checkpoint"]:
+            return CheckpointWeights(Path(spec["checkpoint"]), spec["config"], self.device)
         return random_weights(spec["config"], spec["seed"], self.device)
 
     def attention(self) -> str | None:

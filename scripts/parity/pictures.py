@@ -35,6 +35,8 @@ class Palette:
         self._patch = patch
         # Three channels are colours already.
         self._rgb = len(latents) == 3
+        if self._rgb:
+            return
         rows, _ = self._rows(latents)
         self._mean = rows.mean(axis=0)
         _, _, components = np.linalg.svd(rows - self._mean, full_matrices=False)
@@ -192,11 +194,16 @@ def film(frames: dict[str, np.ndarray], chunk: int) -> dict[str, Any]:
         for x in parts
     ]
     moving = [_paletted(np.concatenate(list(x), axis=1)) for x in small.swapaxes(0, 1)]
-    buffer = io.BytesIO()
-    options = {"save_all": True, "append_images": moving[1:], "duration": 160, "loop": 0}
-    moving[0].save(buffer, "GIF", **options)
-    animation = base64.b64encode(buffer.getvalue()).decode()
+    animation = base64.b64encode(gif(moving, 160)).decode()
     return {"rows": list(rows), "strips": strips, "animation": animation}
+
+
+def gif(images: list, duration: int) -> bytes:
+    """Returns PIL images as a GIF that repeats, each shown for so many milliseconds."""
+    buffer = io.BytesIO()
+    options = {"save_all": True, "append_images": images[1:], "duration": duration, "loop": 0}
+    images[0].save(buffer, "GIF", **options)
+    return buffer.getvalue()
 
 
 def error_plot(

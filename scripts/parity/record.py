@@ -11,6 +11,7 @@ from typing import Any
 
 import provenance
 import row_products
+from cosmos3_components import make_scheduler
 from cosmos3_requests import first_chunk
 from cosmos3_sizes import VOCABULARY
 
@@ -18,7 +19,6 @@ from parity import prompts as prompts_module
 from parity.machine import machine_facts, usable_cores
 from parity.pictures import draw, film
 from parity.plan import Plan, Run
-from parity.sampling import make_scheduler
 from parity.show import shown_path
 
 # Differences that are black in pictures: far below what a run is held to.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cosmos3_sizes import LEARNED
 
 from parity.launch import launch
 from parity.machine import resident_bytes
@@ -36,7 +37,7 @@ def run(plan: Plan, scratch: Path) -> dict[str, dict[str, Any]]:
     for case in plan.cases if not requests else ():
         ids, mask = pad_prompts(case.prompts)
         shape = (settings["config"]["latent_channel"], *case.video)
-        latents = starting_latents(shape, settings["seed"], not _trained(settings))
+        latents = starting_latents(shape, settings["seed"], _weights(settings) is None)
         inputs[case.name] = {"text_ids": ids, "text_mask": mask, "latents": latents}
     torch.save(inputs, scratch / "inputs.pt")
     results, done = {}, 0
@@ -65,8 +66,9 @@ def run(plan: Plan, scratch: Path) -> dict[str, dict[str, Any]]:
     return results
 
 
-def _trained(settings: dict[str, Any]) -> bool:
-    return settings["checkpoint"] is not None or settings["size"] == "learned"
+def _weights(settings: dict[str, Any]) -> str | None:
+    """Returns the folder of trained weights; None where they are random."""
+    return str(LEARNED) if settings["size"] == "learned" else settings["checkpoint"]
 
 
 def _bar(total: int):
@@ -87,9 +89,10 @@ def _bar(total: int):
 def spec(run_: Run, plan: Plan, scratch: Path) -> dict[str, Any]:
     """Returns what parity.worker reads for one run."""
     settings, source = plan.settings, plan.sources.get(run_.source)
-    kept = ("device", "exchange", "config", "size", "checkpoint", "seed", "guidance", "fps")
+    kept = ("device", "exchange", "config", "seed", "guidance", "fps")
     return {
         **{name: settings[name] for name in (*kept, "row_invariant")},
+        "checkpoint": _weights(settings),
         "name": run_.name,
         "ranks": run_.ranks,
         "dtype": run_.dtype,

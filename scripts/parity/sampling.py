@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from cosmos3_components import make_scheduler
 
 # Text rows are padded to more than the longest prompt, so that a mask has something to mask.
 TEXT_MULTIPLE = 128
@@ -60,15 +61,6 @@ def starting_latents(
             ).squeeze(0)
         latents = latents / latents.std()
     return latents
-
-
-def make_scheduler(steps: int):
-    """Returns diffusers' UniPC scheduler on flow-matching sigmas, set to `steps` steps."""
-    from diffusers import UniPCMultistepScheduler
-
-    scheduler = UniPCMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction")
-    scheduler.set_timesteps(steps)
-    return scheduler
 
 
 def denoise(

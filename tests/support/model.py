@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from cosmos3_oracle import build_oracle, oracle_velocity
+from cosmos3_sizes import EDGE_RECIPE
 from cosmos3_weights import init_random_weights
 
 from support import mappings
@@ -31,14 +32,7 @@ TINY = {
 }
 ACTION = {"action_gen": True, "action_dim": 5, "num_embodiment_domains": 4}
 OMNI = TINY | ACTION | {"sound_gen": True, "sound_dim": 6}
-EDGE = TINY | {
-    "hidden_act": "relu2",
-    "qk_norm_for_text": False,
-    "use_und_k_norm_for_gen": True,
-    "rms_norm_eps": 1e-5,
-    "latent_channel": 48,
-    "patch_latent_dim": 192,
-}
+EDGE = TINY | EDGE_RECIPE | {"latent_channel": 48, "patch_latent_dim": 192}
 MODELS = {"tiny": TINY, "omni": OMNI, "edge": EDGE, "edge-action": EDGE | ACTION}
 
 
