@@ -119,7 +119,7 @@ def fingerprint() -> str:
     """Returns a digest of the weights and of all code that figures depend on."""
     folders = ("host", "overlay", "scripts/deviation", "scripts/parity")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    files += [LEARNED / WEIGHTS]
+    files += [*sorted((ROOT / "scripts").glob("cosmos3_*.py")), LEARNED / WEIGHTS]
     return digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
 
 
